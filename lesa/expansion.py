@@ -1,0 +1,123 @@
+"""A plan, a method and a base checkpoint make a deeper checkpoint."""
+
+import functools
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lesa import initializers
+from lesa.checkpoint import Checkpoint, TensorSpec, copy_other_files, write_checkpoint
+from lesa.devices import pick
+from lesa.files import whole_folder, write_json
+from lesa.initializers import Initializer, Learned, NewLayer
+from lesa.layers import Layers
+from lesa.meter import Meter
+from lesa.perlayer import expand_config
+from lesa.plan import Plan
+
+DESCRIPTION = "expansion.json"
+
+
+def expand(
+    base: str | Path,
+    out: str | Path,
+    method: str,
+    first: int,
+    last: int,
+    norms: str = "first",
+    learned: Learned | None = None,
+    max_shard_size: str | int = "5GB",
+    device: str = "auto",
+    origin: str | None = None,
+) -> dict[str, Any]:
+    """Write a deeper model into the folder ``out``, whole or not at all.
+
+    The base is read and the result written tensor by tensor; one new layer is held at a time.
+
+    Args:
+        base: a checkpoint folder with safetensors weights.
+        out: the folder to write: weights, config, ``expansion.json``, and everything else of the base unchanged.
+        method: a name in ``lesa.initializers``.
+        first: new layers go between neighbours in ``first..last``.
+        last: see ``first``.
+        norms: where a predicted layer's norm weights come from: ``first``, ``left`` or ``mean``.
+        learned: spectrum and predictors, for methods that need them.
+        max_shard_size: size of a weight file at most.
+        device: where to compute: ``cpu``, ``cuda`` or ``auto``.
+        origin: what ``expansion.json`` calls the base; default its folder.
+
+    Returns:
+        ``layers_before``, ``layers_after``, ``parameters_before``, ``parameters_after`` (tied ones once), ``seconds``,
+        ``peak_memory_bytes`` (of this process since its start).
+
+    Raises:
+        LesaError: the model is no decoder of a known family, ``first..last`` lies outside it, there is no such
+            method, or its layers are of different shapes.
+        ValueError: the method needs ``learned``, and it was not given.
+    """
+    meter = Meter()
+    initializer = initializers.get(method)
+    if initializer.learned and learned is None:
+        raise ValueError(f"{method} needs a spectrum and predictors")
+    checkpoint = Checkpoint(base)
+    layers = Layers(checkpoint)
+    plan = initializer.arrange(len(layers), first, last)
+    layers.check_alike(sorted({source for planned in plan if planned.new for source in planned.sources}))
+    make = _maker(layers, initializer, plan, norms, learned if initializer.learned else None, pick(device))
+    specs = [checkpoint.spec(name) for name in layers.outside] + list(_layer_specs(layers, plan, make))
+    settings = {"first": first, "last": last, "norms": norms}
+    with whole_folder(out) as folder:
+        copy_other_files(base, folder)
+        (folder / "config.json").write_text(json.dumps(expand_config(Path(base), plan), indent=2) + "\n")
+        write_checkpoint(folder, specs, max_shard_size)
+        write_json(
+            folder / DESCRIPTION,
+            {
+                "method": method,
+                "settings": settings,
+                "base": {
+                    "model": origin or str(base),
+                    "model_type": checkpoint.config["model_type"],
+                    "layers": len(layers),
+                },
+                "layers": [planned.to_json() for planned in plan],
+            },
+        )
+    return {
+        "layers_before": len(layers),
+        "layers_after": len(plan),
+        "parameters_before": sum(_size(checkpoint.shape(name)) for name in checkpoint.names()),
+        "parameters_after": sum(_size(spec.shape) for spec in specs),
+        "seconds": meter.seconds,
+        "peak_memory_bytes": meter.peak_memory_bytes,
+    }
+
+
+def _layer_specs(layers: Layers, plan: Plan, make: Any) -> Iterator[TensorSpec]:
+    for number, planned in enumerate(plan):
+        source = planned.sources[0]
+        for name in layers.names(source):
+            target = layers.full_name(number, name)
+            spec = layers.checkpoint.spec(target, layers.full_name(source, name))
+            if planned.new:
+                load = functools.partial(lambda number, name: make(number)[name], number, name)
+                spec = TensorSpec(target, spec.dtype, spec.shape, load)
+            yield spec
+
+
+def _maker(
+    layers: Layers, initializer: Initializer, plan: Plan, norms: str, learned: Learned | None, device: torch.device
+) -> Any:
+    # A layer's tensors are asked for one after another, so keeping the latest layer makes each layer once.
+    @functools.lru_cache(maxsize=1)
+    def make(number: int) -> dict[str, torch.Tensor]:
+        return initializer.initialize(NewLayer(layers, plan[number].sources, norms, learned, device))
+
+    return make
+
+
+def _size(shape: tuple[int, ...]) -> int:
+    return functools.reduce(lambda product, extent: product * extent, shape, 1)

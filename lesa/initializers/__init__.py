@@ -1,0 +1,97 @@
+"""Ways to make a new layer, one file a method; the file's name is the method's name.
+
+A method is a module with ``initialize(layer: NewLayer) -> dict[str, Tensor]``, which gives every tensor of the new
+layer by its name inside the layer. It may also have ``arrange(n_layers, first, last) -> Plan`` where it does not put
+one new layer between every two neighbours, and ``LEARNED = True`` where it needs a spectrum and trained predictors.
+"""
+
+from dataclasses import dataclass
+from importlib import import_module
+from pkgutil import iter_modules
+from types import ModuleType
+
+import torch
+from torch import Tensor
+
+from lesa.errors import LesaError
+from lesa.layers import Layers
+from lesa.plan import Plan, between
+
+
+@dataclass(frozen=True)
+class Learned:
+    """Folders with what was learned about the base model.
+
+    Attributes:
+        spectrum: made by ``lesa.spectrum.analyze``.
+        predictor: made by ``lesa.predictor.save``.
+    """
+
+    spectrum: str
+    predictor: str
+
+
+@dataclass(frozen=True)
+class NewLayer:
+    """What a method may use to make one new layer.
+
+    Attributes:
+        layers: the base model's layers.
+        sources: the base layers it is made from; for a layer between two neighbours, left and right.
+        norms: where norm weights come from, for methods that leave it open: ``first``, ``left`` or ``mean``.
+        learned: what was learned about the base, for methods with ``LEARNED``.
+        device: where to compute.
+    """
+
+    layers: Layers
+    sources: tuple[int, ...]
+    norms: str
+    learned: Learned | None
+    device: torch.device
+
+    def left(self) -> dict[str, Tensor]:
+        """The tensors of the first source layer."""
+        return self.layers.read(self.sources[0])
+
+    def right(self) -> dict[str, Tensor]:
+        """The tensors of the last source layer."""
+        return self.layers.read(self.sources[-1])
+
+
+@dataclass(frozen=True)
+class Initializer:
+    """A method, found by name."""
+
+    name: str
+    module: ModuleType
+
+    @property
+    def learned(self) -> bool:
+        """Whether the method needs a spectrum and trained predictors."""
+        return getattr(self.module, "LEARNED", False)
+
+    def arrange(self, n_layers: int, first: int, last: int) -> Plan:
+        """The layers of the deeper model: one new between every two neighbours, unless the method says otherwise."""
+        plan: Plan = getattr(self.module, "arrange", between)(n_layers, first, last)
+        return plan
+
+    def initialize(self, layer: NewLayer) -> dict[str, Tensor]:
+        """The tensors of one new layer, by their names inside the layer."""
+        tensors: dict[str, Tensor] = self.module.initialize(layer)
+        return tensors
+
+
+def names() -> list[str]:
+    """The names of all methods."""
+    return sorted(module.name for module in iter_modules(__path__))
+
+
+def get(name: str) -> Initializer:
+    """The method of that name.
+
+    Raises:
+        LesaError: there is none.
+    """
+    if name not in names():
+        raise LesaError(f"there is no expansion method {name!r}; there are {', '.join(names())}")
+    return Initializer(name, import_module(f"{__name__}.{name}"))

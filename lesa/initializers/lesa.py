@@ -1,0 +1,45 @@
+"""LESA (arXiv 2502.13794): predict a layer from its neighbours' coefficients in the shared basis.
+
+Projections are ``U S G([V_left, V_right])``. Norm weights are not predicted: they come from layer 0 as in the authors'
+release, from the left neighbour, or are the neighbours' mean. Whatever else a layer holds (biases) is the left
+neighbour's.
+"""
+
+from torch import Tensor
+
+from lesa.families import is_norm
+from lesa.initializers import Learned, NewLayer
+from lesa.predictor import Predictors
+from lesa.spectrum import Spectrum
+
+LEARNED = True
+
+
+def initialize(layer: NewLayer) -> dict[str, Tensor]:
+    """The predicted layer.
+
+    Raises:
+        ValueError: nothing learned was given.
+    """
+    if layer.learned is None:
+        raise ValueError("lesa needs a spectrum and predictors")
+    left, right = layer.left(), layer.right()
+    made = {name: _norm(layer, name, tensor, right[name]) if is_norm(name) else tensor for name, tensor in left.items()}
+    for kind in layer.layers.kinds():
+        name = layer.layers.family.weight(kind)
+        made[name] = _predict(layer.learned, kind, left[name], right[name], layer)
+    return made
+
+
+def _predict(learned: Learned, kind: str, left: Tensor, right: Tensor, layer: NewLayer) -> Tensor:
+    basis = Spectrum(learned.spectrum).basis(kind, layer.device)
+    predictor = Predictors(learned.predictor).predictor(kind).to(layer.device)
+    return basis.weight(predictor(basis.coefficients(left), basis.coefficients(right)))
+
+
+def _norm(layer: NewLayer, name: str, left: Tensor, right: Tensor) -> Tensor:
+    if layer.norms == "first":
+        return layer.layers.tensor(0, name)
+    if layer.norms == "mean":
+        return (left.float() + right.float()) / 2
+    return left

@@ -1,0 +1,171 @@
+"""params.yaml as typed, validated settings."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic_core import ErrorDetails
+
+from lesa.errors import LesaError
+
+Count = Annotated[int, Field(ge=1, strict=True)]
+Index = Annotated[int, Field(ge=0, strict=True)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Text = Annotated[str, Field(min_length=1)]
+
+
+class Section(BaseModel):
+    """A group of keys; a key it does not know is refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Base(Section):
+    """The model to make deeper."""
+
+    model: Text
+    revision: str | None = None
+    sha256: Sha256 | None = None
+    dtype: Literal["bfloat16", "float16", "float32"] = "bfloat16"
+    trust_remote_code: bool = False
+
+
+class Corpus(Section):
+    """The text to train and measure on."""
+
+    source: Text
+    sha256: Sha256 | None = None
+    revision: str | None = None
+    text_field: Text = "text"
+    heldout_fraction: float = Field(default=0.1, gt=0, lt=1)
+    sequence_length: Annotated[int, Field(ge=8, strict=True)] = 512
+
+
+class Predictor(Section):
+    """The network that predicts a layer from its neighbours."""
+
+    kind: Literal["mlp"] = "mlp"
+    hidden_size: Count = 256
+    epochs: Count = 10
+    batch_size: Count = 64
+    learning_rate: Positive = 1e-3
+    norm_weight: float = Field(default=5e-4, ge=0, le=1)
+    heldout_layers: Index = 5
+
+
+class Expansion(Section):
+    """Which layers to add, and how to make them."""
+
+    method: Text = "lesa"
+    first: Index = 14
+    last: Index = 29
+    norms: Literal["first", "left", "mean"] = "first"
+    max_shard_size: Text = "5GB"
+
+    @field_validator("method")
+    @classmethod
+    def _known_method(cls, method: str) -> str:
+        from lesa.initializers import names
+
+        if method not in names():
+            raise ValueError(f"no such method; there are {', '.join(names())}")
+        return method
+
+    @model_validator(mode="after")
+    def _ordered(self) -> "Expansion":
+        if self.first >= self.last:
+            raise ValueError(f"expansion.first ({self.first}) must be below expansion.last ({self.last})")
+        return self
+
+
+class Pretrain(Section):
+    """Continual pre-training."""
+
+    steps: Count = 60
+    batch_size: Count = 2
+    gradient_accumulation: Count = 1
+    learning_rate: Positive = 1e-3
+    warmup_steps: Index = 5
+    optimizer: Literal["adamw"] = "adamw"
+    weight_decay: NonNegative = 0.0
+    train: Literal["new", "all"] = "new"
+    precision: Literal["auto", "bf16", "fp32"] = "auto"
+    launch: str | None = None
+    eval_every: Count = 20
+    eval_blocks: Count = 16
+    save_every: Count = 20
+    target_perplexity: Positive | None = None
+
+
+def _as_list(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+class Evaluate(Section):
+    """lm-eval tasks and held-out perplexity."""
+
+    tasks: Annotated[list[Text], BeforeValidator(_as_list)] = Field(default=["wiki_cloze", "analogies"])
+    limit: Count | None = 100
+    batch_size: Count = 16
+
+
+class Settings(Section):
+    """All of params.yaml."""
+
+    seed: Index = 0
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    base: Base
+    corpus: Corpus
+    predictor: Predictor = Predictor()
+    expansion: Expansion = Expansion()
+    pretrain: Pretrain = Pretrain()
+    evaluate: Evaluate = Evaluate()
+
+
+def load(path: str | Path = "params.yaml") -> Settings:
+    """Read and check a settings file.
+
+    Raises:
+        LesaError: the file is missing or not YAML, a key is unknown or missing, or a value does not fit; the
+            message names the key, what was found, and what would be right.
+    """
+    path = Path(path)
+    try:
+        content = yaml.safe_load(path.read_text())
+    except FileNotFoundError:
+        raise LesaError(f"{path} does not exist; run from the folder that holds it") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise LesaError(f"{path} is not a valid YAML file: {' '.join(str(error).split())}") from None
+    if not isinstance(content, dict):
+        raise LesaError(f"{path} must hold keys with values, and holds {type(content).__name__}")
+    try:
+        return Settings.model_validate(content)
+    except ValidationError as error:
+        raise LesaError("; ".join(_explain(path, problem) for problem in error.errors())) from None
+
+
+def _explain(path: Path, problem: ErrorDetails) -> str:
+    key = ".".join(str(part) for part in problem["loc"]) or "settings"
+    if problem["type"] == "extra_forbidden":
+        return f"{path}: unknown key {key}; {_near(problem['loc'])}"
+    if problem["type"] == "missing":
+        return f"{path}: {key} is missing"
+    message = problem["msg"].removeprefix("Value error, ")
+    message = message[0].lower() + message[1:]
+    found = problem["input"]
+    shown = f" (found {found!r})" if isinstance(found, str | int | float | bool | None) else ""
+    return f"{path}: {key}: {message}{shown}"
+
+
+def _near(location: tuple[str | int, ...]) -> str:
+    from difflib import get_close_matches
+
+    section: type[BaseModel] = Settings
+    for part in location[:-1]:
+        section = section.model_fields[str(part)].annotation  # type: ignore[assignment]
+    known = list(section.model_fields)
+    close = get_close_matches(str(location[-1]), known, n=1)
+    return f"did you mean {close[0]}?" if close else f"the keys here are {', '.join(known)}"

@@ -1,0 +1,139 @@
+"""The shared basis of one weight kind over all layers (LESA, arXiv 2502.13794).
+
+The ``L`` matrices of a kind, each ``d_out x d_in``, put side by side have the decomposition ``U S V^T``. ``U`` and
+``S`` come from the Gram matrix ``sum_i W_i W_i^T = U S^2 U^T``, summed layer by layer in float64, so that the
+``d_out x (L d_in)`` matrix never exists. ``U`` is square, hence ``W_i = U U^T W_i`` holds whatever the small singular
+values, and the coefficients ``V_i = S^-1 U^T W_i`` of a layer are computed when they are wanted, not kept.
+"""
+
+import functools
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from tqdm import tqdm
+
+from lesa.errors import LesaError
+from lesa.files import read_json, whole_folder, write_json
+from lesa.layers import Layers
+
+Coefficients = Callable[[int], Tensor]
+"""Layer number -> its coefficients ``V_i``, ``d_out x d_in``, float32."""
+
+KEPT_BYTES = 2 * 2**30
+LEADING = 32
+
+
+@dataclass(frozen=True)
+class Basis:
+    """The shared basis of one weight kind.
+
+    Attributes:
+        u: ``d_out x d_out``, orthogonal, float32; column ``r`` is component ``r``.
+        s: ``d_out`` singular values, descending, float32; 0 where the kind has no more rank.
+    """
+
+    u: Tensor
+    s: Tensor
+
+    def coefficients(self, weight: Tensor) -> Tensor:
+        """``V_i = S^-1 U^T W_i`` of a ``d_out x d_in`` matrix, float32; rows without a singular value are 0."""
+        rows = self.u.T @ weight.to(self.u)
+        inverse = torch.where(self.s > 0, 1 / self.s.clamp_min(torch.finfo(self.s.dtype).tiny), 0)
+        return rows * inverse[:, None]
+
+    def weight(self, coefficients: Tensor) -> Tensor:
+        """``W = U S V`` from ``d_out x d_in`` coefficients."""
+        return (self.u * self.s) @ coefficients
+
+    def to(self, device: torch.device) -> "Basis":
+        """The same basis on another device."""
+        return Basis(self.u.to(device), self.s.to(device))
+
+
+def basis_of(weights: Iterator[Tensor], device: torch.device | None = None) -> Basis:
+    """The shared basis of matrices of one shape, ``d_out x d_in``, taken one at a time.
+
+    Singular values below ``d_out * eps * S_0`` (float64) of the Gram matrix's own accuracy count as 0. The largest
+    entry of each column of ``U`` is positive, which settles the sign that a decomposition leaves open.
+
+    Raises:
+        LesaError: a matrix holds NaN or infinity, or there is none.
+    """
+    gram: Tensor | None = None
+    for number, weight in enumerate(weights):
+        wide = weight.to(device, torch.float64)
+        gram = wide @ wide.T if gram is None else gram.addmm_(wide, wide.T)
+        if not gram.diagonal().isfinite().all():
+            raise LesaError(f"the matrix of layer {number} holds NaN or infinity; the base model is damaged")
+    if gram is None:
+        raise LesaError("a basis needs at least one matrix")
+    values, vectors = torch.linalg.eigh(gram)
+    values, vectors = values.flip(0).clamp_min(0), vectors.flip(1)
+    values[values <= values[0] * len(values) * torch.finfo(values.dtype).eps] = 0
+    largest = vectors.gather(0, vectors.abs().argmax(0, keepdim=True))
+    return Basis((vectors * largest.sign()).float(), values.sqrt().float())
+
+
+class Spectrum:
+    """The bases of all weight kinds, as saved in a folder by ``analyze``.
+
+    Raises:
+        LesaError: the folder was not made by ``analyze``.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        description = self.folder / "spectrum.json"
+        if not description.exists():
+            raise LesaError(f"{self.folder} holds no spectrum.json; run the analysis first")
+        self.kinds: list[str] = list(read_json(description)["kinds"])
+
+    def basis(self, kind: str, device: torch.device | None = None) -> Basis:
+        """The basis of one kind."""
+        tensors = load_file(self.folder / f"{kind}.safetensors")
+        return Basis(tensors["u"], tensors["s"]).to(device or torch.device("cpu"))
+
+    def reader(self, layers: Layers, kind: str, device: torch.device | None = None) -> Coefficients:
+        """A function that gives ``V_i`` of layer ``i``; it keeps them where all fit in ``KEPT_BYTES``."""
+        basis = self.basis(kind, device)
+        name = layers.family.weight(kind)
+
+        def read(layer: int) -> Tensor:
+            return basis.coefficients(layers.tensor(layer, name))
+
+        size = 4 * math.prod(layers.shape(0, name)) * len(layers)
+        return functools.cache(read) if size <= KEPT_BYTES else read
+
+    def leading(self, layers: Layers, kind: str, device: torch.device | None = None) -> Tensor:
+        """The first rows of every layer's ``V_i``: ``L x LEADING x d_in`` (fewer rows where ``d_out`` is smaller)."""
+        basis = self.basis(kind, device)
+        part = Basis(basis.u[:, :LEADING], basis.s[:LEADING])
+        name = layers.family.weight(kind)
+        return torch.stack([part.coefficients(layers.tensor(layer, name)) for layer in range(len(layers))])
+
+
+def analyze(layers: Layers, out: str | Path, device: torch.device | None = None) -> Spectrum:
+    """Compute the basis of every weight kind of a model and save it in the folder ``out``, whole or not at all.
+
+    Raises:
+        LesaError: layers differ in shape, or a weight holds NaN or infinity.
+    """
+    layers.check_alike(list(range(len(layers))))
+    description: dict[str, Any] = {"layers": len(layers), "kinds": {}}
+    with whole_folder(out) as folder:
+        for kind in tqdm(layers.kinds(), desc="shared basis", unit="kind"):
+            name = layers.family.weight(kind)
+            try:
+                basis = basis_of((layers.tensor(layer, name) for layer in range(len(layers))), device)
+            except LesaError as error:
+                raise LesaError(f"{kind}: {error}") from None
+            save_file({"u": basis.u.cpu().contiguous(), "s": basis.s.cpu()}, folder / f"{kind}.safetensors")
+            description["kinds"][kind] = {"shape": list(layers.shape(0, name)), "rank": int((basis.s > 0).sum())}
+        write_json(folder / "spectrum.json", description)
+    return Spectrum(out)

@@ -1,0 +1,33 @@
+"""What every stage does around its work: read the settings, turn a person's mistake into one sentence."""
+
+import errno
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from lesa import settings
+from lesa.errors import LesaError
+from lesa.settings import Settings
+
+PARAMS = Path("params.yaml")
+
+
+def run(stage: Callable[..., None]) -> None:
+    """Call ``stage(settings, *paths)`` with the paths of the command line and exit with 1 on a person's mistake."""
+    try:
+        stage(checked_settings(), *map(Path, sys.argv[1:]))
+    except LesaError as error:
+        sys.exit(f"lesa: {error}")
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        sys.exit(f"lesa: no disk space left while writing {error.filename or 'outputs'}; free some and run again")
+
+
+def checked_settings() -> Settings:
+    """Settings of which everything that can be checked without a model has been checked."""
+    from lesa.evaluation import check_tasks
+
+    read = settings.load(PARAMS)
+    check_tasks(read.evaluate.tasks, Path("tasks"))
+    return read

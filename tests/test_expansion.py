@@ -1,0 +1,275 @@
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma2Config,
+    Gemma3TextConfig,
+    GemmaConfig,
+    LlamaConfig,
+    MistralConfig,
+    Olmo2Config,
+    PreTrainedConfig,
+    Qwen2Config,
+    Qwen3Config,
+    SmolLM3Config,
+)
+
+from conftest import tiny_llama
+from lesa import initializers, predictor
+from lesa.checkpoint import SINGLE, Checkpoint
+from lesa.errors import LesaError
+from lesa.expansion import expand
+from lesa.initializers import Learned
+from lesa.layers import Layers
+from lesa.settings import Predictor as PredictorSettings
+from lesa.spectrum import Spectrum, analyze
+
+SHAPE = {
+    "vocab_size": 97,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": 64,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+}
+LOCAL, GLOBAL = "sliding_attention", "full_attention"
+CONFIGS: dict[str, PreTrainedConfig] = {
+    "llama": LlamaConfig(**SHAPE, tie_word_embeddings=False),
+    "llama tied, biases": LlamaConfig(**SHAPE, tie_word_embeddings=True, attention_bias=True, mlp_bias=True),
+    "mistral": MistralConfig(**SHAPE, sliding_window=16),
+    "qwen2": Qwen2Config(**SHAPE, use_sliding_window=True, sliding_window=16, max_window_layers=3),
+    "qwen3": Qwen3Config(**SHAPE),
+    "gemma": GemmaConfig(**SHAPE),
+    "gemma2": Gemma2Config(**SHAPE, sliding_window=16),
+    "gemma3_text": Gemma3TextConfig(**SHAPE, sliding_window=16, layer_types=[LOCAL, LOCAL, GLOBAL] * 2),
+    "olmo2": Olmo2Config(**SHAPE),
+    "smollm3": SmolLM3Config(**SHAPE, no_rope_layers=[1, 1, 1, 0, 1, 1]),
+}
+
+
+def logits(folder: Path, tokens: torch.Tensor) -> torch.Tensor:
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto").eval()
+    with torch.no_grad():
+        return model(tokens).logits
+
+
+def learn(base: Path, out: Path, **recipe: object) -> Learned:
+    layers = Layers(Checkpoint(base))
+    spectrum = analyze(layers, out / "spectrum")
+    settings = PredictorSettings(epochs=1, batch_size=16, hidden_size=8, **recipe)
+    trained = {}
+    for kind in spectrum.kinds:
+        reader = spectrum.reader(layers, kind)
+        trained[kind], _ = predictor.train(reader, predictor.triples(range(len(layers))), settings, seed=0)
+    (out / "predictor").mkdir()
+    predictor.save(trained, out / "predictor")
+    return Learned(str(out / "spectrum"), str(out / "predictor"))
+
+
+@pytest.mark.parametrize("family", CONFIGS)
+def test_llama_pro_computes_exactly_what_the_base_does(
+    family: str, save_tiny: Callable[..., Path], tmp_path: Path
+) -> None:
+    base = save_tiny(CONFIGS[family])
+    expand(base, tmp_path / "out", "llama_pro", 1, 4)
+    tokens = torch.randint(3, 97, (2, 40))
+    assert torch.equal(logits(tmp_path / "out", tokens), logits(base, tokens))
+
+
+@pytest.mark.parametrize("family", CONFIGS)
+def test_every_family_loads_generates_and_keeps_its_layout(
+    family: str, save_tiny: Callable[..., Path], tmp_path: Path
+) -> None:
+    base = save_tiny(CONFIGS[family])
+    learned = learn(base, tmp_path)
+    expand(base, tmp_path / "out", "lesa", 1, 4, learned=learned)
+    model, info = AutoModelForCausalLM.from_pretrained(tmp_path / "out", output_loading_info=True)
+    assert not info["missing_keys"]
+    assert not info["unexpected_keys"]
+    assert model.config.num_hidden_layers == 9
+    prompt = torch.randint(3, 97, (1, 20))
+    made = {"max_new_tokens": 12, "min_new_tokens": 12, "do_sample": False}
+    assert torch.equal(model.generate(prompt, use_cache=True, **made), model.generate(prompt, use_cache=False, **made))
+    tied = CONFIGS[family].tie_word_embeddings
+    assert (model.get_input_embeddings().weight is model.get_output_embeddings().weight) == tied
+    model.save_pretrained(tmp_path / "again")
+    once = (tmp_path / "again" / SINGLE).read_bytes()
+    AutoModelForCausalLM.from_pretrained(tmp_path / "again").save_pretrained(tmp_path / "twice")
+    assert (tmp_path / "twice" / SINGLE).read_bytes() == once
+
+
+def test_config_lists_follow_the_plan(save_tiny: Callable[..., Path], tmp_path: Path) -> None:
+    def expanded(family: str) -> dict[str, object]:
+        folder = tmp_path / family
+        expand(save_tiny(CONFIGS[family], family + " base"), folder, "duplicate", 1, 4)
+        return json.loads((folder / "config.json").read_text())
+
+    # layers of the base: 0 1 (1) 2 (2) 3 (3) 4 5
+    assert expanded("gemma3_text")["layer_types"] == [LOCAL, LOCAL, LOCAL, GLOBAL, GLOBAL, LOCAL, LOCAL, LOCAL, GLOBAL]
+    assert expanded("smollm3")["no_rope_layers"] == [1, 1, 1, 1, 1, 0, 0, 1, 1]
+    qwen2 = expanded("qwen2")
+    assert qwen2["max_window_layers"] == 5
+    assert qwen2["layer_types"] == [GLOBAL] * 5 + [LOCAL] * 4
+
+
+def test_layer_types_that_the_file_lacks_are_written_out(save_tiny: Callable[..., Path], tmp_path: Path) -> None:
+    base = save_tiny(CONFIGS["gemma2"])
+    config = json.loads((base / "config.json").read_text())
+    assert config.pop("layer_types") == [LOCAL, GLOBAL] * 3
+    (base / "config.json").write_text(json.dumps(config))
+    expand(base, tmp_path / "out", "llama_pro", 0, 2)
+    found = json.loads((tmp_path / "out" / "config.json").read_text())["layer_types"]
+    assert found == [LOCAL, LOCAL, GLOBAL, GLOBAL, LOCAL, GLOBAL, LOCAL, GLOBAL]
+
+
+def test_solar_is_the_two_overlapping_halves(save_tiny: Callable[..., Path], tmp_path: Path) -> None:
+    base = save_tiny()
+    expand(base, tmp_path / "out", "solar", 3, 7)
+    old, new = load_file(base / SINGLE), load_file(tmp_path / "out" / SINGLE)
+    for number, source in enumerate([0, 1, 2, 3, 4, 5, 2, 3, 4, 5, 6, 7]):
+        for name in (n for n in old if n.startswith("model.layers.0.")):
+            inner = name.removeprefix("model.layers.0.")
+            assert torch.equal(new[f"model.layers.{number}.{inner}"], old[f"model.layers.{source}.{inner}"])
+    assert len([n for n in new if n.endswith("q_proj.weight")]) == 12
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_duplicate_and_interpolate_tensor_by_tensor(
+    dtype: torch.dtype, save_tiny: Callable[..., Path], tmp_path: Path
+) -> None:
+    base = save_tiny(tiny_llama(), dtype=dtype)
+    expand(base, tmp_path / "copy", "duplicate", 2, 4)
+    expand(base, tmp_path / "mean", "interpolate", 2, 4)
+    old, copied, mean = (load_file(folder / SINGLE) for folder in (base, tmp_path / "copy", tmp_path / "mean"))
+    for layer in range(10):
+        # base layers 0 1 2 (2,3) 3 (3,4) 4 5 6 7
+        left, right = {3: (2, 3), 5: (3, 4)}.get(layer, ([0, 1, 2, 0, 3, 0, 4, 5, 6, 7][layer],) * 2)
+        for name in (n.removeprefix("model.layers.0.") for n in old if n.startswith("model.layers.0.")):
+            a, b = old[f"model.layers.{left}.{name}"], old[f"model.layers.{right}.{name}"]
+            assert torch.equal(copied[f"model.layers.{layer}.{name}"], a)
+            expected = (a.double() + b.double()).div(2).float().to(dtype)
+            assert torch.equal(mean[f"model.layers.{layer}.{name}"], expected)
+
+
+@pytest.mark.parametrize("norms", ["first", "left", "mean"])
+def test_lesa_is_the_paper_s_formula(norms: str, save_tiny: Callable[..., Path], tmp_path: Path) -> None:
+    base = save_tiny()
+    learned = learn(base, tmp_path)
+    expand(base, tmp_path / "out", "lesa", 4, 5, norms=norms, learned=learned)
+    old, new = load_file(base / SINGLE), load_file(tmp_path / "out" / SINGLE)
+    predictors = predictor.Predictors(learned.predictor)
+    for kind, path in Layers(Checkpoint(base)).family.projections.items():
+        weights = [old[f"model.layers.{i}.{path}.weight"].double() for i in range(8)]
+        # U S V^T of the matrices side by side, by the plain way: no Gram matrix, no streaming
+        u, s, vt = torch.linalg.svd(torch.cat(weights, dim=1), full_matrices=False)
+        signs = u.gather(0, u.abs().argmax(0, keepdim=True)).sign()
+        blocks = (signs.T * vt).split(weights[0].shape[1], dim=1)
+        predicted = predictors.predictor(kind).double()(blocks[4], blocks[5])
+        expected = (u * signs) @ torch.diag(s) @ predicted
+        torch.testing.assert_close(new[f"model.layers.5.{path}.weight"].double(), expected, rtol=1e-3, atol=1e-5)
+    for name in ("input_layernorm.weight", "post_attention_layernorm.weight"):
+        a, b, zero = (old[f"model.layers.{i}.{name}"] for i in (4, 5, 0))
+        expected = {"first": zero, "left": a, "mean": (a + b) / 2}[norms]
+        assert torch.equal(new[f"model.layers.5.{name}"], expected)
+
+
+@pytest.mark.parametrize("method", initializers.names())
+def test_old_layers_and_the_rest_are_unchanged(method: str, save_tiny: Callable[..., Path], tmp_path: Path) -> None:
+    base = save_tiny(tiny_llama(tie_word_embeddings=False), dtype=torch.bfloat16)
+    (base / "tokenizer.json").write_text("{}")
+    (base / "pytorch_model.bin").write_text("not wanted, but not ours to drop")
+    metrics = expand(base, tmp_path / "out", method, 1, 6, learned=learn(base, tmp_path))
+    description = json.loads((tmp_path / "out" / "expansion.json").read_text())
+    assert description["method"] == method
+    assert description["settings"] == {"first": 1, "last": 6, "norms": "first"}
+    layers = description["layers"]
+    assert len(layers) == metrics["layers_after"] == 13
+    assert metrics["layers_before"] == 8
+    assert sum(layer["new"] for layer in layers) == 5
+    old, new = load_file(base / SINGLE), load_file(tmp_path / "out" / SINGLE)
+    assert metrics["parameters_before"] == sum(t.numel() for t in old.values())
+    assert metrics["parameters_after"] == sum(t.numel() for t in new.values())
+    assert {t.dtype for t in new.values()} == {torch.bfloat16}
+    for name, tensor in new.items():
+        if not name.startswith("model.layers."):
+            assert torch.equal(tensor, old[name])
+            continue
+        number, _, inner = name.removeprefix("model.layers.").partition(".")
+        layer = layers[int(number)]
+        if not layer["new"]:
+            assert torch.equal(tensor, old[f"model.layers.{layer['from'][0]}.{inner}"])
+    assert (tmp_path / "out" / "tokenizer.json").read_text() == "{}"
+
+
+def test_shards_in_and_out_make_the_same_tensors(save_tiny: Callable[..., Path], tmp_path: Path) -> None:
+    base = save_tiny()
+    model = AutoModelForCausalLM.from_pretrained(base)
+    model.save_pretrained(tmp_path / "sharded", max_shard_size="20KB")
+    assert len(list((tmp_path / "sharded").glob("*.safetensors"))) > 2
+    expand(base, tmp_path / "one", "interpolate", 1, 3)
+    expand(tmp_path / "sharded", tmp_path / "many", "interpolate", 1, 3, max_shard_size="30KB")
+    assert len(list((tmp_path / "many").glob("*.safetensors"))) > 2
+    one, many = Checkpoint(tmp_path / "one"), Checkpoint(tmp_path / "many")
+    assert set(one.names()) == set(many.names())
+    assert all(torch.equal(one.tensor(name), many.tensor(name)) for name in one.names())
+    tokens = torch.randint(3, 97, (1, 10))
+    assert torch.equal(logits(tmp_path / "one", tokens), logits(tmp_path / "many", tokens))
+
+
+def test_same_input_same_bytes(save_tiny: Callable[..., Path], tmp_path: Path) -> None:
+    base = save_tiny()
+    written = []
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        expand(base, tmp_path / name / "out", "lesa", 1, 4, learned=learn(base, tmp_path / name))
+        written.append((tmp_path / name / "out" / SINGLE).read_bytes())
+    assert written[0] == written[1]
+
+
+def test_an_error_leaves_what_was_there(save_tiny: Callable[..., Path], tmp_path: Path) -> None:
+    base = save_tiny()
+    expand(base, tmp_path / "out", "duplicate", 1, 3)
+    before = (tmp_path / "out" / SINGLE).read_bytes()
+    with pytest.raises(LesaError, match=r"outside the base's 8 layers"):
+        expand(base, tmp_path / "out", "duplicate", 1, 8)
+    with pytest.raises(LesaError, match="no shard size"):
+        expand(base, tmp_path / "out", "duplicate", 1, 3, max_shard_size="big")
+    assert (tmp_path / "out" / SINGLE).read_bytes() == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["base", "out"]
+
+
+def test_a_model_that_is_no_known_decoder(save_tiny: Callable[..., Path], tmp_path: Path) -> None:
+    base = save_tiny()
+    config = json.loads((base / "config.json").read_text())
+    (base / "config.json").write_text(json.dumps({**config, "model_type": "bert"}))
+    with pytest.raises(LesaError, match=r"'bert' in config\.json is no decoder family that lesa knows \(llama, "):
+        expand(base, tmp_path / "out", "duplicate", 1, 3)
+
+
+def test_layers_of_different_shape_are_refused(save_tiny: Callable[..., Path], tmp_path: Path) -> None:
+    base = save_tiny()
+    tensors = load_file(base / SINGLE)
+    tensors["model.layers.3.mlp.up_proj.weight"] = torch.zeros(40, 32)
+    save_file(tensors, base / SINGLE, metadata={"format": "pt"})
+    with pytest.raises(LesaError, match=r"layers 2 and 3 of .* differ: mlp\.up_proj\.weight is \(48, 32\)"):
+        expand(base, tmp_path / "out", "interpolate", 2, 4)
+
+
+def test_an_unknown_method_names_those_there_are() -> None:
+    with pytest.raises(LesaError, match="there are duplicate, interpolate, lesa, llama_pro, solar"):
+        initializers.get("magic")
+
+
+def test_spectrum_kinds_are_the_family_s(save_tiny: Callable[..., Path], tmp_path: Path) -> None:
+    learned = learn(save_tiny(), tmp_path)
+    assert len(Spectrum(learned.spectrum).kinds) == 7

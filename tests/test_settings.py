@@ -1,0 +1,91 @@
+from pathlib import Path
+
+import pytest
+import yaml
+
+from lesa.errors import LesaError
+from lesa.settings import load
+
+MINIMAL = {"base": {"model": "org/name"}, "corpus": {"source": "text.jsonl"}}
+REPOSITORY = Path(__file__).parent.parent
+
+
+def write(folder: Path, **changes: object) -> Path:
+    content = {key: dict(value) for key, value in MINIMAL.items()}
+    for key, value in changes.items():
+        section, _, name = key.partition("__")
+        if name:
+            content.setdefault(section, {})[name] = value  # type: ignore[assignment]
+        else:
+            content[section] = value  # type: ignore[assignment]
+    path = folder / "params.yaml"
+    path.write_text(yaml.safe_dump(content))
+    return path
+
+
+def test_the_repository_s_own_file_is_valid_and_spells_out_every_key() -> None:
+    path = REPOSITORY / "params.yaml"
+    settings = load(path)
+    written = yaml.safe_load(path.read_text())
+    hidden = {"base": {"trust_remote_code"}}
+    for name, section in settings.model_dump().items():
+        if isinstance(section, dict):
+            assert set(section) - hidden.get(name, set()) == set(written[name]), name
+
+
+def test_defaults_fill_what_is_not_written(tmp_path: Path) -> None:
+    settings = load(write(tmp_path))
+    assert settings.expansion.method == "lesa"
+    assert settings.predictor.norm_weight == 5e-4
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"predictor__learning_rat": 1}, r"unknown key predictor\.learning_rat; did you mean learning_rate\?"),
+        ({"pretrian": {}}, r"unknown key pretrian; did you mean pretrain\?"),
+        ({"seed": "x"}, r"seed: input should be a valid integer \(found 'x'\)"),
+        ({"expansion__method": "magic"}, r"expansion\.method: no such method; there are duplicate, interpolate, lesa"),
+        ({"expansion__first": 9, "expansion__last": 9}, r"expansion\.first \(9\) must be below expansion\.last \(9\)"),
+        ({"expansion__norms": "last"}, r"expansion\.norms: input should be 'first', 'left' or 'mean' \(found 'last'\)"),
+        ({"predictor__norm_weight": 2}, r"predictor\.norm_weight.*less than or equal to 1 \(found 2\)"),
+        ({"pretrain__learning_rate": 0}, r"pretrain\.learning_rate.*greater than 0 \(found 0\)"),
+        ({"pretrain__learning_rate": float("nan")}, r"pretrain\.learning_rate"),
+        ({"pretrain__steps": 2.5}, r"pretrain\.steps.*integer"),
+        ({"corpus__heldout_fraction": 1}, r"corpus\.heldout_fraction.*less than 1"),
+        ({"base": {}}, r"base\.model is missing"),
+        ({"base__sha256": "abc"}, r"base\.sha256"),
+        ({"evaluate__tasks": [1]}, r"evaluate\.tasks\.0.*string"),
+    ],
+)
+def test_a_mistake_is_named(tmp_path: Path, changes: dict[str, object], message: str) -> None:
+    with pytest.raises(LesaError, match=message):
+        load(write(tmp_path, **changes))
+
+
+def test_norm_weight_zero_is_allowed(tmp_path: Path) -> None:
+    assert load(write(tmp_path, predictor__norm_weight=0)).predictor.norm_weight == 0
+
+
+def test_one_task_needs_no_list(tmp_path: Path) -> None:
+    assert load(write(tmp_path, evaluate__tasks="piqa")).evaluate.tasks == ["piqa"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: [", "not a valid YAML file"),
+        ("- 1", "must hold keys with values, and holds list"),
+        ("", "holds NoneType"),
+        ("x: !!python/object/apply:os.getcwd []", "not a valid YAML file"),
+    ],
+)
+def test_a_file_that_is_no_settings(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "params.yaml").write_text(text)
+    with pytest.raises(LesaError, match=message):
+        load(tmp_path / "params.yaml")
+
+
+def test_a_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(LesaError, match="does not exist"):
+        load(tmp_path / "params.yaml")
