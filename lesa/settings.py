@@ -50,6 +50,7 @@ class Predictor(Section):
     kind: Literal["mlp"] = "mlp"
     hidden_size: Count = 256
     epochs: Count = 10
+    tolerance: float = Field(default=0.01, ge=0, lt=1)
     batch_size: Count = 64
     learning_rate: Positive = 1e-3
     norm_weight: float = Field(default=5e-4, ge=0, le=1)

@@ -24,10 +24,10 @@ from lesa import initializers, predictor
 from lesa.checkpoint import SINGLE, Checkpoint
 from lesa.errors import LesaError
 from lesa.expansion import expand
-from lesa.initializers import Learned
 from lesa.layers import Layers
+from lesa.learning import learn
 from lesa.settings import Predictor as PredictorSettings
-from lesa.spectrum import Spectrum, analyze
+from lesa.spectrum import Spectrum
 
 SHAPE = {
     "vocab_size": 97,
@@ -63,17 +63,7 @@ def logits(folder: Path, tokens: torch.Tensor) -> torch.Tensor:
         return model(tokens).logits
 
 
-def learn(base: Path, out: Path, **recipe: object) -> Learned:
-    layers = Layers(Checkpoint(base))
-    spectrum = analyze(layers, out / "spectrum")
-    settings = PredictorSettings(epochs=1, batch_size=16, hidden_size=8, **recipe)
-    trained = {}
-    for kind in spectrum.kinds:
-        reader = spectrum.reader(layers, kind)
-        trained[kind], _ = predictor.train(reader, predictor.triples(range(len(layers))), settings, seed=0)
-    (out / "predictor").mkdir()
-    predictor.save(trained, out / "predictor")
-    return Learned(str(out / "spectrum"), str(out / "predictor"))
+RECIPE = PredictorSettings(epochs=1, batch_size=16, hidden_size=8)
 
 
 @pytest.mark.parametrize("family", CONFIGS)
@@ -91,7 +81,7 @@ def test_every_family_loads_generates_and_keeps_its_layout(
     family: str, save_tiny: Callable[..., Path], tmp_path: Path
 ) -> None:
     base = save_tiny(CONFIGS[family])
-    learned = learn(base, tmp_path)
+    learned = learn(base, tmp_path, RECIPE)
     expand(base, tmp_path / "out", "lesa", 1, 4, learned=learned)
     model, info = AutoModelForCausalLM.from_pretrained(tmp_path / "out", output_loading_info=True)
     assert not info["missing_keys"]
@@ -164,7 +154,7 @@ def test_duplicate_and_interpolate_tensor_by_tensor(
 @pytest.mark.parametrize("norms", ["first", "left", "mean"])
 def test_lesa_is_the_paper_s_formula(norms: str, save_tiny: Callable[..., Path], tmp_path: Path) -> None:
     base = save_tiny()
-    learned = learn(base, tmp_path)
+    learned = learn(base, tmp_path, RECIPE)
     expand(base, tmp_path / "out", "lesa", 4, 5, norms=norms, learned=learned)
     old, new = load_file(base / SINGLE), load_file(tmp_path / "out" / SINGLE)
     predictors = predictor.Predictors(learned.predictor)
@@ -188,7 +178,7 @@ def test_old_layers_and_the_rest_are_unchanged(method: str, save_tiny: Callable[
     base = save_tiny(tiny_llama(tie_word_embeddings=False), dtype=torch.bfloat16)
     (base / "tokenizer.json").write_text("{}")
     (base / "pytorch_model.bin").write_text("not wanted, but not ours to drop")
-    metrics = expand(base, tmp_path / "out", method, 1, 6, learned=learn(base, tmp_path))
+    metrics = expand(base, tmp_path / "out", method, 1, 6, learned=learn(base, tmp_path, RECIPE))
     description = json.loads((tmp_path / "out" / "expansion.json").read_text())
     assert description["method"] == method
     assert description["settings"] == {"first": 1, "last": 6, "norms": "first"}
@@ -231,7 +221,7 @@ def test_same_input_same_bytes(save_tiny: Callable[..., Path], tmp_path: Path) -
     written = []
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
-        expand(base, tmp_path / name / "out", "lesa", 1, 4, learned=learn(base, tmp_path / name))
+        expand(base, tmp_path / name / "out", "lesa", 1, 4, learned=learn(base, tmp_path / name, RECIPE))
         written.append((tmp_path / name / "out" / SINGLE).read_bytes())
     assert written[0] == written[1]
 
@@ -271,5 +261,5 @@ def test_an_unknown_method_names_those_there_are() -> None:
 
 
 def test_spectrum_kinds_are_the_family_s(save_tiny: Callable[..., Path], tmp_path: Path) -> None:
-    learned = learn(save_tiny(), tmp_path)
+    learned = learn(save_tiny(), tmp_path, RECIPE)
     assert len(Spectrum(learned.spectrum).kinds) == 7

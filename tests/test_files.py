@@ -7,6 +7,11 @@ from lesa.files import read_json, whole_file, whole_folder, write_json
 from lesa.meter import Meter
 
 
+def fail_half_way(path: Path) -> None:
+    path.write_text("half")
+    (path / "no such folder").write_text("")
+
+
 def test_a_folder_appears_whole(tmp_path: Path) -> None:
     with whole_folder(tmp_path / "a" / "out") as partial:
         (partial / "x").write_text("1")
@@ -21,18 +26,16 @@ def test_a_folder_appears_whole(tmp_path: Path) -> None:
 def test_an_error_keeps_the_old_folder_and_leaves_no_rest(tmp_path: Path) -> None:
     with whole_folder(tmp_path / "out") as partial:
         (partial / "x").write_text("1")
-    with pytest.raises(RuntimeError), whole_folder(tmp_path / "out") as partial:
-        (partial / "x").write_text("2")
-        raise RuntimeError
+    with pytest.raises(NotADirectoryError), whole_folder(tmp_path / "out") as partial:
+        fail_half_way(partial / "x")
     assert (tmp_path / "out" / "x").read_text() == "1"
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
 def test_an_error_keeps_the_old_file(tmp_path: Path) -> None:
     write_json(tmp_path / "m.json", {"a": 1})
-    with pytest.raises(RuntimeError), whole_file(tmp_path / "m.json") as partial:
-        partial.write_text("half")
-        raise RuntimeError
+    with pytest.raises(NotADirectoryError), whole_file(tmp_path / "m.json") as partial:
+        fail_half_way(partial)
     assert read_json(tmp_path / "m.json") == {"a": 1}
     assert [path.name for path in tmp_path.iterdir()] == ["m.json"]
 
