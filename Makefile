@@ -24,6 +24,7 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $(STAMP)
 
 repro: setup
+	python stages/check.py
 	dvc repro
 	@echo "The report is in reports/report.html"
 
