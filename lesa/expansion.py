@@ -2,17 +2,19 @@
 
 import functools
 import json
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
+from torch import Tensor
 
 from lesa import initializers
 from lesa.checkpoint import Checkpoint, TensorSpec, copy_other_files, write_checkpoint
 from lesa.devices import pick
 from lesa.files import whole_folder, write_json
-from lesa.initializers import Initializer, Learned, NewLayer
+from lesa.initializers import Learned, NewLayer
 from lesa.layers import Layers
 from lesa.meter import Meter
 from lesa.perlayer import expand_config
@@ -28,6 +30,7 @@ def expand(
     first: int,
     last: int,
     norms: str = "first",
+    router: str = "left",
     learned: Learned | None = None,
     max_shard_size: str | int = "5GB",
     device: str = "auto",
@@ -44,6 +47,7 @@ def expand(
         first: new layers go between neighbours in ``first..last``.
         last: see ``first``.
         norms: where a predicted layer's norm weights come from: ``first``, ``left`` or ``mean``.
+        router: where a new layer's choice of experts comes from: ``left`` (its left neighbour) or ``predict``.
         learned: spectrum and predictors, for methods that need them.
         max_shard_size: size of a weight file at most.
         device: where to compute: ``cpu``, ``cuda`` or ``auto``.
@@ -66,9 +70,17 @@ def expand(
     layers = Layers(checkpoint)
     plan = initializer.arrange(len(layers), first, last)
     layers.check_alike(sorted({source for planned in plan if planned.new for source in planned.sources}))
-    make = _maker(layers, initializer, plan, norms, learned if initializer.learned else None, pick(device))
-    specs = [checkpoint.spec(name) for name in layers.outside] + list(_layer_specs(layers, plan, make))
-    settings = {"first": first, "last": last, "norms": norms}
+    learned = learned if initializer.learned else None
+    where = pick(device)
+
+    # A layer's tensors are asked for one after another, so keeping the latest layer makes each layer once.
+    @functools.lru_cache(maxsize=1)
+    def make(number: int) -> dict[str, Tensor]:
+        return initializer.initialize(NewLayer(layers, plan[number].sources, norms, router, learned, where))
+
+    specs = [checkpoint.spec(name, layers.stored_name(name)) for name in layers.outside]
+    specs += _layer_specs(layers, plan, make)
+    settings = {"first": first, "last": last, "norms": norms, "router": router}
     with whole_folder(out) as folder:
         copy_other_files(base, folder)
         (folder / "config.json").write_text(json.dumps(expand_config(Path(base), plan), indent=2) + "\n")
@@ -89,35 +101,19 @@ def expand(
     return {
         "layers_before": len(layers),
         "layers_after": len(plan),
-        "parameters_before": sum(_size(checkpoint.shape(name)) for name in checkpoint.names()),
-        "parameters_after": sum(_size(spec.shape) for spec in specs),
+        "parameters_before": sum(math.prod(checkpoint.shape(name)) for name in checkpoint.names()),
+        "parameters_after": sum(math.prod(spec.shape) for spec in specs),
         "seconds": meter.seconds,
         "peak_memory_bytes": meter.peak_memory_bytes,
     }
 
 
-def _layer_specs(layers: Layers, plan: Plan, make: Any) -> Iterator[TensorSpec]:
+def _layer_specs(layers: Layers, plan: Plan, make: Callable[[int], dict[str, Tensor]]) -> Iterator[TensorSpec]:
     for number, planned in enumerate(plan):
         source = planned.sources[0]
         for name in layers.names(source):
             target = layers.full_name(number, name)
-            spec = layers.checkpoint.spec(target, layers.full_name(source, name))
+            spec = layers.checkpoint.spec(target, layers.stored_name(layers.full_name(source, name)))
             if planned.new:
-                load = functools.partial(lambda number, name: make(number)[name], number, name)
-                spec = TensorSpec(target, spec.dtype, spec.shape, load)
+                spec = replace(spec, load=lambda number=number, name=name: make(number)[name])
             yield spec
-
-
-def _maker(
-    layers: Layers, initializer: Initializer, plan: Plan, norms: str, learned: Learned | None, device: torch.device
-) -> Any:
-    # A layer's tensors are asked for one after another, so keeping the latest layer makes each layer once.
-    @functools.lru_cache(maxsize=1)
-    def make(number: int) -> dict[str, torch.Tensor]:
-        return initializer.initialize(NewLayer(layers, plan[number].sources, norms, learned, device))
-
-    return make
-
-
-def _size(shape: tuple[int, ...]) -> int:
-    return functools.reduce(lambda product, extent: product * extent, shape, 1)

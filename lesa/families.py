@@ -4,21 +4,20 @@ Families are data: adding one is one entry in ``FAMILIES``. Weights that a check
 query and key norms) need no entry: whatever a layer holds beside the named projections is carried along.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from lesa.errors import LesaError
 
-PROJECTIONS = {
+ATTENTION = {
     "q_proj": "self_attn.q_proj",
     "k_proj": "self_attn.k_proj",
     "v_proj": "self_attn.v_proj",
     "o_proj": "self_attn.o_proj",
-    "gate_proj": "mlp.gate_proj",
-    "up_proj": "mlp.up_proj",
-    "down_proj": "mlp.down_proj",
 }
+GATED_MLP = {"gate_proj": "mlp.gate_proj", "up_proj": "mlp.up_proj", "down_proj": "mlp.down_proj"}
 
 
 @dataclass(frozen=True)
@@ -27,33 +26,39 @@ class Family:
 
     layers: str = "model.layers"
     """Module path of the list of decoder layers."""
-    projections: Mapping[str, str] = field(default_factory=lambda: PROJECTIONS)
-    """Weight kind -> module path inside a layer; each module's ``weight`` is a ``d_out x d_in`` matrix."""
+    projections: Mapping[str, str] = field(default_factory=lambda: ATTENTION | GATED_MLP)
+    """Weight kind -> module path inside a layer; ``{e}`` stands for the number of an expert, each its own kind."""
     outputs: tuple[str, ...] = ("o_proj", "down_proj")
     """The kinds that write to the residual stream: with these zero, a layer is the identity."""
+    routers: tuple[str, ...] = ()
+    """The kinds that choose experts."""
+    transposed: bool = False
+    """Whether a ``weight`` is stored ``d_in x d_out`` (GPT-2's Conv1D) and not ``d_out x d_in``."""
     depth_key: str = "num_hidden_layers"
     """Config key of the number of layers."""
     layer_lists: tuple[str, ...] = ("layer_types",)
     """Config keys of lists with one entry a layer, where the config or transformers' class has them."""
     leading_counts: tuple[str, ...] = ("max_window_layers",)
     """Config keys that count the leading layers of some sort."""
+    dense_keys: tuple[str, str] | None = None
+    """Config keys of the numbers of the layers without experts, and of the step between layers with experts."""
 
     def prefix(self, layer: int) -> str:
         """What the names of a layer's tensors begin with."""
         return f"{self.layers}.{layer}."
 
-    def weight(self, kind: str) -> str:
-        """Name of a kind's matrix inside a layer."""
-        return f"{self.projections[kind]}.weight"
-
     def is_output(self, name: str) -> bool:
         """Whether a tensor of a layer (weight or bias) belongs to a module that writes to the residual stream."""
-        return any(name.startswith(self.projections[kind] + ".") for kind in self.outputs)
+        return any(re.match(_pattern(self.projections[kind]), name) for kind in self.outputs)
 
 
 def is_norm(name: str) -> bool:
     """Whether a tensor of a layer belongs to a normalization, such as ``self_attn.q_norm.weight``."""
     return any("norm" in part or part.startswith("ln_") for part in name.split("."))
+
+
+def _pattern(path: str) -> str:
+    return re.escape(path).replace(r"\{e\}", r"\d+") + r"\."
 
 
 LLAMA = Family()
@@ -68,6 +73,74 @@ FAMILIES: dict[str, Family] = {
     "gemma3_text": LLAMA,
     "olmo2": LLAMA,
     "smollm3": Family(layer_lists=("layer_types", "no_rope_layers")),
+    "phi3": Family(
+        projections={
+            "qkv_proj": "self_attn.qkv_proj",
+            "o_proj": "self_attn.o_proj",
+            "gate_up_proj": "mlp.gate_up_proj",
+            "down_proj": "mlp.down_proj",
+        },
+    ),
+    "starcoder2": Family(
+        projections=ATTENTION | {"c_fc": "mlp.c_fc", "c_proj": "mlp.c_proj"},
+        outputs=("o_proj", "c_proj"),
+    ),
+    "gpt2": Family(
+        layers="transformer.h",
+        projections={
+            "c_attn": "attn.c_attn",
+            "attn_c_proj": "attn.c_proj",
+            "c_fc": "mlp.c_fc",
+            "mlp_c_proj": "mlp.c_proj",
+        },
+        outputs=("attn_c_proj", "mlp_c_proj"),
+        transposed=True,
+        depth_key="n_layer",
+    ),
+    "gpt_neox": Family(
+        layers="gpt_neox.layers",
+        projections={
+            "query_key_value": "attention.query_key_value",
+            "dense": "attention.dense",
+            "dense_h_to_4h": "mlp.dense_h_to_4h",
+            "dense_4h_to_h": "mlp.dense_4h_to_h",
+        },
+        outputs=("dense", "dense_4h_to_h"),
+    ),
+    "falcon": Family(
+        layers="transformer.h",
+        projections={
+            "query_key_value": "self_attention.query_key_value",
+            "dense": "self_attention.dense",
+            "dense_h_to_4h": "mlp.dense_h_to_4h",
+            "dense_4h_to_h": "mlp.dense_4h_to_h",
+        },
+        outputs=("dense", "dense_4h_to_h"),
+    ),
+    "mixtral": Family(
+        projections=ATTENTION
+        | {
+            "router": "block_sparse_moe.gate",
+            "expert_{e}_w1": "block_sparse_moe.experts.{e}.w1",
+            "expert_{e}_w2": "block_sparse_moe.experts.{e}.w2",
+            "expert_{e}_w3": "block_sparse_moe.experts.{e}.w3",
+        },
+        outputs=("o_proj", "expert_{e}_w2"),
+        routers=("router",),
+    ),
+    "qwen3_moe": Family(
+        projections=ATTENTION
+        | GATED_MLP
+        | {
+            "router": "mlp.gate",
+            "expert_{e}_gate_proj": "mlp.experts.{e}.gate_proj",
+            "expert_{e}_up_proj": "mlp.experts.{e}.up_proj",
+            "expert_{e}_down_proj": "mlp.experts.{e}.down_proj",
+        },
+        outputs=("o_proj", "down_proj", "expert_{e}_down_proj"),
+        routers=("router",),
+        dense_keys=("mlp_only_layers", "decoder_sparse_step"),
+    ),
 }
 
 

@@ -15,7 +15,8 @@ def expand_config(base: Path, plan: Plan) -> dict[str, Any]:
 
     A list with one entry a layer (``layer_types``) gets the entry of the layer that each layer comes from. Where the
     file lacks it and transformers derives it from the layer's number, it is written out: derived anew, it would be
-    wrong for layers that moved. A count of leading layers (``max_window_layers``) counts those that come from them.
+    wrong for layers that moved. A count of leading layers (``max_window_layers``) counts those that come from them;
+    the numbers of the layers without experts follow the layers.
     """
     config = read_config(base)
     family = family_of(config)
@@ -28,5 +29,10 @@ def expand_config(base: Path, plan: Plan) -> dict[str, Any]:
     for key in family.leading_counts:
         if key in config:
             config[key] = sum(origin < config[key] for origin in origins)
+    if family.dense_keys:
+        numbers, step = family.dense_keys
+        dense = set(derived[numbers] or []) | {i for i in range(config[family.depth_key]) if (i + 1) % derived[step]}
+        config[numbers] = [number for number, origin in enumerate(origins) if origin in dense]
+        config[step] = 1
     config[family.depth_key] = len(plan)
     return config

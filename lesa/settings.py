@@ -40,6 +40,7 @@ class Corpus(Section):
     sha256: Sha256 | None = None
     revision: str | None = None
     text_field: Text = "text"
+    max_documents: Count | None = None
     heldout_fraction: float = Field(default=0.1, gt=0, lt=1)
     sequence_length: Annotated[int, Field(ge=8, strict=True)] = 512
 
@@ -64,6 +65,7 @@ class Expansion(Section):
     first: Index = 14
     last: Index = 29
     norms: Literal["first", "left", "mean"] = "first"
+    router: Literal["left", "predict"] = "left"
     max_shard_size: Text = "5GB"
 
     @field_validator("method")

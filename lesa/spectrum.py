@@ -102,20 +102,18 @@ class Spectrum:
     def reader(self, layers: Layers, kind: str, device: torch.device | None = None) -> Coefficients:
         """A function that gives ``V_i`` of layer ``i``; it keeps them where all fit in ``KEPT_BYTES``."""
         basis = self.basis(kind, device)
-        name = layers.family.weight(kind)
 
         def read(layer: int) -> Tensor:
-            return basis.coefficients(layers.tensor(layer, name))
+            return basis.coefficients(layers.matrix(layer, kind))
 
-        size = 4 * math.prod(layers.shape(0, name)) * len(layers)
+        size = 4 * math.prod(layers.matrix_shape(kind)) * len(layers)
         return functools.cache(read) if size <= KEPT_BYTES else read
 
     def leading(self, layers: Layers, kind: str, device: torch.device | None = None) -> Tensor:
         """The first rows of every layer's ``V_i``: ``L x LEADING x d_in`` (fewer rows where ``d_out`` is smaller)."""
         basis = self.basis(kind, device)
         part = Basis(basis.u[:, :LEADING], basis.s[:LEADING])
-        name = layers.family.weight(kind)
-        return torch.stack([part.coefficients(layers.tensor(layer, name)) for layer in range(len(layers))])
+        return torch.stack([part.coefficients(layers.matrix(layer, kind)) for layer in range(len(layers))])
 
 
 def analyze(layers: Layers, out: str | Path, device: torch.device | None = None) -> Spectrum:
@@ -127,13 +125,12 @@ def analyze(layers: Layers, out: str | Path, device: torch.device | None = None)
     layers.check_alike(list(range(len(layers))))
     description: dict[str, Any] = {"layers": len(layers), "kinds": {}}
     with whole_folder(out) as folder:
-        for kind in tqdm(layers.kinds(), desc="shared basis", unit="kind"):
-            name = layers.family.weight(kind)
+        for kind in tqdm(layers.kinds, desc="shared basis", unit="kind"):
             try:
-                basis = basis_of((layers.tensor(layer, name) for layer in range(len(layers))), device)
+                basis = basis_of((layers.matrix(layer, kind) for layer in range(len(layers))), device)
             except LesaError as error:
                 raise LesaError(f"{kind}: {error}") from None
             save_file({"u": basis.u.cpu().contiguous(), "s": basis.s.cpu()}, folder / f"{kind}.safetensors")
-            description["kinds"][kind] = {"shape": list(layers.shape(0, name)), "rank": int((basis.s > 0).sum())}
+            description["kinds"][kind] = {"shape": list(layers.matrix_shape(kind)), "rank": int((basis.s > 0).sum())}
         write_json(folder / "spectrum.json", description)
     return Spectrum(out)

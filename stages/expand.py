@@ -17,6 +17,7 @@ def main(settings: Settings, base: Path, spectrum: Path, predictor: Path, out: P
         settings.expansion.first,
         settings.expansion.last,
         settings.expansion.norms,
+        settings.expansion.router,
         Learned(str(spectrum), str(predictor)),
         settings.expansion.max_shard_size,
         settings.device,

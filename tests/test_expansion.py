@@ -7,16 +7,23 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModelForCausalLM,
+    FalconConfig,
     Gemma2Config,
     Gemma3TextConfig,
     GemmaConfig,
+    GPT2Config,
+    GPTNeoXConfig,
     LlamaConfig,
     MistralConfig,
+    MixtralConfig,
     Olmo2Config,
+    Phi3Config,
     PreTrainedConfig,
     Qwen2Config,
     Qwen3Config,
+    Qwen3MoeConfig,
     SmolLM3Config,
+    Starcoder2Config,
 )
 
 from conftest import tiny_llama
@@ -54,6 +61,17 @@ CONFIGS: dict[str, PreTrainedConfig] = {
     "gemma3_text": Gemma3TextConfig(**SHAPE, sliding_window=16, layer_types=[LOCAL, LOCAL, GLOBAL] * 2),
     "olmo2": Olmo2Config(**SHAPE),
     "smollm3": SmolLM3Config(**SHAPE, no_rope_layers=[1, 1, 1, 0, 1, 1]),
+    "phi3": Phi3Config(**SHAPE),
+    "starcoder2": Starcoder2Config(**SHAPE, sliding_window=16),
+    "gpt2": GPT2Config(
+        vocab_size=97, n_embd=32, n_layer=6, n_head=4, n_positions=64, bos_token_id=1, eos_token_id=2, pad_token_id=0
+    ),
+    "gpt_neox": GPTNeoXConfig(**{k: v for k, v in SHAPE.items() if k not in ("num_key_value_heads", "head_dim")}),
+    "falcon": FalconConfig(
+        vocab_size=97, hidden_size=32, num_hidden_layers=6, num_attention_heads=4, bias=True, bos_token_id=1
+    ),
+    "mixtral": MixtralConfig(**SHAPE, num_local_experts=3),
+    "qwen3_moe": Qwen3MoeConfig(**SHAPE, num_experts=3, num_experts_per_tok=2, moe_intermediate_size=24),
 }
 
 
@@ -122,6 +140,46 @@ def test_layer_types_that_the_file_lacks_are_written_out(save_tiny: Callable[...
     assert found == [LOCAL, LOCAL, GLOBAL, GLOBAL, LOCAL, GLOBAL, LOCAL, GLOBAL]
 
 
+def test_layers_without_experts_keep_their_numbers(save_tiny: Callable[..., Path], tmp_path: Path) -> None:
+    shape = {**SHAPE, "num_experts": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+    # experts in layers 1, 3, 5 (every second), of which 3 is made dense
+    base = save_tiny(Qwen3MoeConfig(**shape, decoder_sparse_step=2, mlp_only_layers=[3]))
+    expand(base, tmp_path / "out", "llama_pro", 2, 4)
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert (config["mlp_only_layers"], config["decoder_sparse_step"]) == ([0, 2, 3, 4, 5, 6], 1)
+    tokens = torch.randint(3, 97, (1, 20))
+    assert torch.equal(logits(tmp_path / "out", tokens), logits(base, tokens))
+    with pytest.raises(LesaError, match=r"layers 1 and 2 of .* differ"):
+        expand(base, tmp_path / "other", "llama_pro", 1, 2)
+
+
+@pytest.mark.parametrize("router", ["left", "predict"])
+def test_the_router_is_the_left_one_unless_told_otherwise(
+    router: str, save_tiny: Callable[..., Path], tmp_path: Path
+) -> None:
+    base = save_tiny(CONFIGS["mixtral"])
+    learned = learn(base, tmp_path, RECIPE)
+    assert len(Spectrum(learned.spectrum).kinds) == 4 + 1 + 3 * 3
+    expand(base, tmp_path / "out", "lesa", 2, 3, router=router, learned=learned)
+    old, new = load_file(base / SINGLE), load_file(tmp_path / "out" / SINGLE)
+    name = "block_sparse_moe.gate.weight"
+    same = torch.equal(new[f"model.layers.3.{name}"], old[f"model.layers.2.{name}"])
+    assert same == (router == "left")
+
+
+def test_a_checkpoint_saved_without_its_head_gets_the_usual_names(
+    save_tiny: Callable[..., Path], tmp_path: Path
+) -> None:
+    base = save_tiny(CONFIGS["gpt2"])
+    tokens = torch.randint(3, 97, (1, 20))
+    before = logits(base, tokens)
+    bare = {name.removeprefix("transformer."): tensor for name, tensor in load_file(base / SINGLE).items()}
+    save_file(bare, base / SINGLE, metadata={"format": "pt"})
+    expand(base, tmp_path / "out", "llama_pro", 1, 4)
+    assert all(name.startswith("transformer.") for name in load_file(tmp_path / "out" / SINGLE))
+    assert torch.equal(logits(tmp_path / "out", tokens), before)
+
+
 def test_solar_is_the_two_overlapping_halves(save_tiny: Callable[..., Path], tmp_path: Path) -> None:
     base = save_tiny()
     expand(base, tmp_path / "out", "solar", 3, 7)
@@ -181,7 +239,7 @@ def test_old_layers_and_the_rest_are_unchanged(method: str, save_tiny: Callable[
     metrics = expand(base, tmp_path / "out", method, 1, 6, learned=learn(base, tmp_path, RECIPE))
     description = json.loads((tmp_path / "out" / "expansion.json").read_text())
     assert description["method"] == method
-    assert description["settings"] == {"first": 1, "last": 6, "norms": "first"}
+    assert description["settings"] == {"first": 1, "last": 6, "norms": "first", "router": "left"}
     layers = description["layers"]
     assert len(layers) == metrics["layers_after"] == 13
     assert metrics["layers_before"] == 8

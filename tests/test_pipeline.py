@@ -40,10 +40,11 @@ SETTINGS = {
     "pretrain": {"steps": 4, "warmup_steps": 1, "eval_every": 2, "eval_blocks": 4, "save_every": 2},
     "evaluate": {"tasks": ["wiki_cloze"], "limit": 4},
 }
-WORDS = """
-    river mountain harbor village castle market garden bridge valley forest island temple library museum school
-    history culture music language science painting railway factory theater election festival orchard
-""".split()
+WORDS = re.findall(
+    r"\w+",
+    """river mountain harbor village castle market garden bridge valley forest island temple library museum school
+    history culture music language science painting railway factory theater election festival orchard""",
+)
 
 
 def run(folder: Path, *command: str, fails: bool = False) -> str:

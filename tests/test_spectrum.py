@@ -72,7 +72,7 @@ def test_analyze_saves_every_kind(save_tiny: Callable[..., Path], tmp_path: Path
     spectrum = Spectrum(tmp_path / "spectrum")
     assert spectrum.kinds == ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
     for kind in spectrum.kinds:
-        weights = [layers.tensor(i, layers.family.weight(kind)) for i in range(8)]
+        weights = [layers.tensor(i, f"{layers.family.projections[kind]}.weight") for i in range(8)]
         singular = torch.linalg.svdvals(torch.cat(weights, dim=1).double()).float()
         torch.testing.assert_close(spectrum.basis(kind).s, singular, rtol=1e-5, atol=1e-5)
         read = spectrum.reader(layers, kind)

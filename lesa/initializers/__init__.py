@@ -39,6 +39,7 @@ class NewLayer:
         layers: the base model's layers.
         sources: the base layers it is made from; for a layer between two neighbours, left and right.
         norms: where norm weights come from, for methods that leave it open: ``first``, ``left`` or ``mean``.
+        router: ``left`` (the left neighbour's) or ``predict``, for methods that can predict it.
         learned: what was learned about the base, for methods with ``LEARNED``.
         device: where to compute.
     """
@@ -46,6 +47,7 @@ class NewLayer:
     layers: Layers
     sources: tuple[int, ...]
     norms: str
+    router: str
     learned: Learned | None
     device: torch.device
 

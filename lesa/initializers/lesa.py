@@ -1,8 +1,8 @@
 """LESA (arXiv 2502.13794): predict a layer from its neighbours' coefficients in the shared basis.
 
 Projections are ``U S G([V_left, V_right])``. Norm weights are not predicted: they come from layer 0 as in the authors'
-release, from the left neighbour, or are the neighbours' mean. Whatever else a layer holds (biases) is the left
-neighbour's.
+release, from the left neighbour, or are the neighbours' mean. Whatever else a layer holds (biases; the router of a
+mixture of experts, unless it is to be predicted too) is the left neighbour's.
 """
 
 from torch import Tensor
@@ -25,16 +25,17 @@ def initialize(layer: NewLayer) -> dict[str, Tensor]:
         raise ValueError("lesa needs a spectrum and predictors")
     left, right = layer.left(), layer.right()
     made = {name: _norm(layer, name, tensor, right[name]) if is_norm(name) else tensor for name, tensor in left.items()}
-    for kind in layer.layers.kinds():
-        name = layer.layers.family.weight(kind)
-        made[name] = _predict(layer.learned, kind, left[name], right[name], layer)
+    for kind, name in layer.layers.kinds.items():
+        if layer.router == "predict" or kind not in layer.layers.family.routers:
+            made[name] = _predict(layer.learned, kind, left[name], right[name], layer)
     return made
 
 
 def _predict(learned: Learned, kind: str, left: Tensor, right: Tensor, layer: NewLayer) -> Tensor:
     basis = Spectrum(learned.spectrum).basis(kind, layer.device)
     predictor = Predictors(learned.predictor).predictor(kind).to(layer.device)
-    return basis.weight(predictor(basis.coefficients(left), basis.coefficients(right)))
+    oriented = layer.layers.oriented
+    return oriented(basis.weight(predictor(basis.coefficients(oriented(left)), basis.coefficients(oriented(right)))))
 
 
 def _norm(layer: NewLayer, name: str, left: Tensor, right: Tensor) -> Tensor:
