@@ -1,0 +1,105 @@
+"""The embedded default for real: its model, its text, its tasks, under DVC, with a short training."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from lesa.checkpoint import Checkpoint
+from test_pipeline import PARTS, REPOSITORY, STAGES, change, ran, run
+
+pytestmark = pytest.mark.real
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the repository after ``dvc repro`` with its own params, but for a shorter training."""
+    folder = tmp_path_factory.mktemp("real")
+    for part in PARTS:
+        source = REPOSITORY / part
+        if source.is_dir():
+            shutil.copytree(source, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(source, folder / part)
+    change(folder, pretrain={"steps": 12, "warmup_steps": 2, "eval_every": 6, "save_every": 6, "eval_blocks": 8})
+    change(folder, evaluate={"limit": 60}, predictor={"epochs": 2})
+    run(folder, "git", "init", "-q")
+    run(folder, "dvc", "init", "-q")
+    assert sorted(ran(run(folder, "dvc", "repro"))) == sorted(STAGES)
+    return folder
+
+
+def metrics(project: Path, name: str) -> dict[str, Any]:
+    return json.loads((project / "reports" / f"{name}.json").read_text())
+
+
+def test_the_text_is_what_was_measured(project: Path) -> None:
+    corpus = metrics(project, "prepare_corpus/metrics")
+    assert 90 <= corpus["documents"] <= 100  # about 96 articles (FIELD.md)
+    assert 2.2e6 < corpus["characters"] < 2.8e6
+
+
+def test_the_base_scores_as_measured(project: Path) -> None:
+    base = metrics(project, "evaluate/base")
+    assert base["parameters"] == 134_515_008
+    assert 17 < base["perplexity"] < 26  # 21.4 in METHOD.md, on other held-out articles of the same dump
+    for name, chance in (("wiki_cloze", 0.25), ("analogies", 0.25)):
+        score = base["tasks"][name]
+        assert score["acc"] > chance + 3 * score["stderr"], name
+
+
+def test_lesa_as_released_starts_far_off_and_is_mostly_repaired(project: Path) -> None:
+    base, expanded, pretrained = (metrics(project, f"evaluate/{name}") for name in ("base", "expanded", "pretrained"))
+    assert expanded["parameters"] == pretrained["parameters"] == 187_616_448
+    assert expanded["perplexity"] > 3 * base["perplexity"]  # 216 against 21.4 in METHOD.md
+    assert pretrained["perplexity"] < expanded["perplexity"] / 3
+    training = metrics(project, "pretrain/metrics")
+    assert training["tokens"] == 12 * 2 * 512
+
+
+def test_the_predictor_s_skill_is_as_measured(project: Path) -> None:
+    learned = metrics(project, "train_predictor/metrics")
+    for kind in ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"):
+        # METHOD.md: error over that of zero 1.8 to 2.0 with the released lambda, 1.5 for the mean of neighbours
+        assert -1.2 < learned[kind]["heldout_skill"] < -0.7
+        assert learned[kind]["controls"]["mean_of_neighbours"] == pytest.approx(-0.5, abs=0.1)
+
+
+def test_frozen_weights_are_bit_for_bit_the_base_s(project: Path) -> None:
+    base, pretrained = Checkpoint(project / "data/base"), Checkpoint(project / "models/pretrained")
+    layers = json.loads((project / "models/pretrained/expansion.json").read_text())["layers"]
+    assert [layer["from"] for layer in layers if layer["new"]] == [[i, i + 1] for i in range(14, 29)]
+    compared = 0
+    for name in pretrained.names():
+        original = name
+        if name.startswith("model.layers."):
+            number, _, inner = name.removeprefix("model.layers.").partition(".")
+            layer = layers[int(number)]
+            if layer["new"]:
+                continue
+            original = f"model.layers.{layer['from'][0]}.{inner}"
+        assert torch.equal(pretrained.tensor(name), base.tensor(original)), name
+        compared += 1
+    assert compared == len(base.names())
+
+
+def test_the_checkpoint_loads_anywhere_and_speaks(project: Path) -> None:
+    folder = project / "models/pretrained"
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto")
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    prompt = tokenizer("The capital of France is", return_tensors="pt")
+    cached = model.generate(**prompt, max_new_tokens=8, do_sample=False, use_cache=True)
+    plain = model.generate(**prompt, max_new_tokens=8, do_sample=False, use_cache=False)
+    assert tokenizer.decode(cached[0]) == tokenizer.decode(plain[0])
+    assert len(cached[0]) == prompt["input_ids"].shape[1] + 8
+
+
+def test_the_report_stands(project: Path) -> None:
+    page = (project / "reports/report.html").read_text()
+    assert "SmolLM2-135M-Instruct" in page
+    assert str(project) not in page
+    assert len(list((project / "reports/figures").glob("*.png"))) >= 6
