@@ -19,6 +19,7 @@ from lesa.layers import Layers
 from lesa.meter import Meter
 from lesa.perlayer import expand_config
 from lesa.plan import Plan
+from lesa.space import need_space
 
 DESCRIPTION = "expansion.json"
 
@@ -59,7 +60,7 @@ def expand(
 
     Raises:
         LesaError: the model is no decoder of a known family, ``first..last`` lies outside it, there is no such
-            method, or its layers are of different shapes.
+            method, its layers are of different shapes, or the disk has no room for the result.
         ValueError: the method needs ``learned``, and it was not given.
     """
     meter = Meter()
@@ -82,6 +83,7 @@ def expand(
     specs += _layer_specs(layers, plan, make)
     settings = {"first": first, "last": last, "norms": norms, "router": router}
     with whole_folder(out) as folder:
+        need_space(folder, sum(spec.nbytes for spec in specs))
         copy_other_files(base, folder)
         (folder / "config.json").write_text(json.dumps(expand_config(Path(base), plan), indent=2) + "\n")
         write_checkpoint(folder, specs, max_shard_size)

@@ -1,6 +1,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -294,6 +295,17 @@ def test_an_error_leaves_what_was_there(save_tiny: Callable[..., Path], tmp_path
         expand(base, tmp_path / "out", "duplicate", 1, 3, max_shard_size="big")
     assert (tmp_path / "out" / SINGLE).read_bytes() == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["base", "out"]
+
+
+def test_a_full_disk_is_seen_before_anything_is_written(
+    save_tiny: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = save_tiny()
+    needed = (base / SINGLE).stat().st_size
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=needed))
+    with pytest.raises(LesaError, match=r"GB free, and .* GB are needed"):
+        expand(base, tmp_path / "out", "duplicate", 1, 3)
+    assert [path.name for path in tmp_path.iterdir()] == ["base"]
 
 
 def test_a_model_that_is_no_known_decoder(save_tiny: Callable[..., Path], tmp_path: Path) -> None:
