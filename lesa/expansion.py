@@ -117,5 +117,9 @@ def _layer_specs(layers: Layers, plan: Plan, make: Callable[[int], dict[str, Ten
             target = layers.full_name(number, name)
             spec = layers.checkpoint.spec(target, layers.stored_name(layers.full_name(source, name)))
             if planned.new:
-                spec = replace(spec, load=lambda number=number, name=name: make(number)[name])
+                spec = replace(spec, load=functools.partial(_take, make, number, name))
             yield spec
+
+
+def _take(make: Callable[[int], dict[str, Tensor]], number: int, name: str) -> Tensor:
+    return make(number)[name]

@@ -1,7 +1,6 @@
 """See that params.yaml makes sense, before DVC touches anything. Every stage checks the same when it starts."""
 
 from common import run
-
 from lesa.settings import Settings
 
 
