@@ -7,9 +7,13 @@ from pathlib import Path
 
 from lesa import settings
 from lesa.errors import LesaError
+from lesa.files import read_json
+from lesa.plan import check_range
 from lesa.settings import Settings
 
 PARAMS = Path("params.yaml")
+TASKS = Path("tasks")
+DOWNLOADED = Path("reports/download/metrics.json")
 
 
 def run(stage: Callable[..., None]) -> None:
@@ -29,5 +33,9 @@ def checked_settings() -> Settings:
     from lesa.evaluation import check_tasks
 
     read = settings.load(PARAMS)
-    check_tasks(read.evaluate.tasks, Path("tasks"))
+    check_tasks(read.evaluate.tasks, TASKS)
+    if DOWNLOADED.exists():
+        known = read_json(DOWNLOADED)
+        if (known["model"], known["revision"]) == (read.base.model, read.base.revision):
+            check_range(known["layers"], read.expansion.first, read.expansion.last)
     return read

@@ -24,6 +24,8 @@ def main(settings: Settings, out: Path, report: Path) -> None:
         fetch_base(settings.base, folder, check)
     checkpoint = Checkpoint(out)
     metrics = {
+        "model": settings.base.model,
+        "revision": settings.base.revision,
         "layers": num_layers(checkpoint.config),
         "parameters": sum(math.prod(checkpoint.shape(name)) for name in checkpoint.names()),
         "seconds": meter.seconds,

@@ -1,0 +1,152 @@
+"""Held-out perplexity and lm-eval tasks of one checkpoint, both through lm-eval's own model class.
+
+Perplexity is taken document by document, in windows of a given length of which every token is scored exactly once;
+a window's first token sees the last token of the window before (lm-eval's rolling log-likelihood), a document's first
+one the tokenizer's beginning-of-text token.
+"""
+
+import json
+import math
+import re
+from collections.abc import Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from lesa.devices import pick
+from lesa.errors import LesaError
+from lesa.meter import Meter
+
+WINDOW_TOKENS = 2048
+"""Tokens scored at once for the perplexity: their logits over the whole vocabulary are held in float32."""
+
+
+def check_tasks(tasks: Sequence[str], folder: Path | None) -> None:
+    """See that every task is one of ``folder``'s files, or of lm-eval's own.
+
+    Raises:
+        LesaError: one is neither.
+    """
+    local = _local_tasks(folder)
+    unknown = [task for task in tasks if task not in local]
+    if not unknown:
+        return
+    from lm_eval.tasks import TaskManager
+
+    known = local | set(TaskManager().all_tasks)
+    for task in unknown:
+        if task not in known:
+            near = get_close_matches(task, sorted(known), n=3) or sorted(local)
+            raise LesaError(f"evaluate.tasks names {task}, which is no task of lm-eval; near it: {', '.join(near)}")
+
+
+def evaluate(
+    model_folder: str | Path,
+    heldout: str | Path,
+    tasks: Sequence[str],
+    tasks_folder: Path | None = None,
+    limit: int | None = None,
+    batch_size: int = 16,
+    sequence_length: int = 512,
+    device: str = "auto",
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Evaluate a checkpoint, in the data type it is stored in; log-probabilities are computed in float32.
+
+    Args:
+        model_folder: a checkpoint with its tokenizer.
+        heldout: JSONL with the ``text`` of each held-out document.
+        tasks: names of lm-eval tasks, or of YAML files in ``tasks_folder``.
+        tasks_folder: a folder of lm-eval task files.
+        limit: items a task at most.
+        batch_size: items scored at once.
+        sequence_length: tokens a window of the perplexity.
+        device: ``cpu``, ``cuda`` or ``auto``.
+        seed: of whatever a task draws at random (few-shot examples).
+
+    Returns:
+        ``perplexity`` (a token), ``bits_per_byte`` (of the UTF-8 text), ``heldout_tokens``, ``tasks`` with ``acc``
+        and ``stderr`` (and ``metric`` where a task has no accuracy), ``parameters``, ``seconds``,
+        ``peak_memory_bytes``.
+
+    Raises:
+        LesaError: a task is unknown, or there is no held-out text.
+    """
+    import torch
+    from lm_eval import simple_evaluate
+    from lm_eval.models.huggingface import HFLM
+    from lm_eval.tasks import TaskManager
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    meter = Meter()
+    check_tasks(tasks, tasks_folder)
+    texts = [json.loads(line)["text"] for line in Path(heldout).read_text(encoding="utf-8").splitlines()]
+    if not any(texts):
+        raise LesaError(f"{heldout} holds no text to measure the perplexity on")
+    torch.manual_seed(seed)
+    where = str(pick(device))
+    tokenizer = AutoTokenizer.from_pretrained(model_folder)
+    model = AutoModelForCausalLM.from_pretrained(model_folder, dtype="auto").to(where).eval()
+    common = {"pretrained": model, "tokenizer": tokenizer, "device": where, "softmax_dtype": "float32"}
+    windows = HFLM(**common, max_length=sequence_length, batch_size=max(1, WINDOW_TOKENS // sequence_length))
+    result = perplexity(windows, texts)
+    scores = {}
+    if tasks:
+        results = simple_evaluate(
+            model=HFLM(**common, batch_size=batch_size),
+            tasks=list(tasks),
+            task_manager=TaskManager(include_path=str(tasks_folder) if tasks_folder else None),
+            limit=limit,
+            log_samples=False,
+            random_seed=seed,
+            numpy_random_seed=seed,
+            torch_random_seed=seed,
+            fewshot_random_seed=seed,
+        )
+        scores = {task: _score(results["results"][task]) for task in tasks}
+    return {
+        **result,
+        "tasks": scores,
+        "parameters": model.num_parameters(),
+        "seconds": meter.seconds,
+        "peak_memory_bytes": meter.peak_memory_bytes,
+    }
+
+
+def perplexity(model: Any, texts: Sequence[str]) -> dict[str, float]:
+    """``perplexity``, ``bits_per_byte`` and ``heldout_tokens`` of texts under an lm-eval model.
+
+    Args:
+        model: an ``lm_eval`` model whose ``max_length`` is the window.
+        texts: documents; those without a token are left out.
+    """
+    from lm_eval.api.instance import Instance
+
+    requests = [
+        Instance(request_type="loglikelihood_rolling", doc={}, arguments=(text,), idx=number)
+        for number, text in enumerate(texts)
+        if text
+    ]
+    nats = -sum(model.loglikelihood_rolling(requests))
+    tokens = sum(len(model.tok_encode(text, add_special_tokens=False)) for text in texts)
+    size = sum(len(text.encode()) for text in texts)
+    return {
+        "perplexity": math.exp(nats / tokens),
+        "bits_per_byte": nats / math.log(2) / size,
+        "heldout_tokens": tokens,
+    }
+
+
+def _local_tasks(folder: Path | None) -> set[str]:
+    if folder is None or not folder.is_dir():
+        return set()
+    files = sorted(folder.rglob("*.yaml"))
+    return {name for file in files for name in re.findall(r"^task:\s*['\"]?([\w.-]+)", file.read_text(), re.MULTILINE)}
+
+
+def _score(row: dict[str, Any]) -> dict[str, Any]:
+    values = {key.removesuffix(",none"): value for key, value in row.items() if isinstance(value, float | int)}
+    metric = "acc" if "acc" in values else next(key for key in values if not key.endswith("_stderr"))
+    stderr = values.get(f"{metric}_stderr")
+    score = {"acc": float(values[metric]), "stderr": None if stderr is None else float(stderr)}
+    return score if metric == "acc" else {**score, "metric": metric}
