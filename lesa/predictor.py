@@ -72,9 +72,6 @@ def train(
 ) -> tuple[Predictor, list[float]]:
     """Train a predictor of one weight kind on the given triples.
 
-    Training ends after ``settings.epochs``, or after an epoch that lowers the mean loss by less than the share
-    ``settings.tolerance``.
-
     The coefficients of as many layers as fit in ``resident_bytes`` are held at a time (at least three); rows are
     drawn at random among the triples held.
 
@@ -122,8 +119,6 @@ def train(
                 f"predictor training diverged in epoch {epoch} (loss {curve[-1]}); "
                 f"predictor.learning_rate is {settings.learning_rate}, a smaller one would be right"
             )
-        if settings.tolerance and len(curve) > 1 and curve[-1] > (1 - settings.tolerance) * curve[-2]:
-            break
     return model.to("cpu").eval().requires_grad_(False), curve
 
 

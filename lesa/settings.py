@@ -50,12 +50,12 @@ class Predictor(Section):
 
     kind: Literal["mlp"] = "mlp"
     hidden_size: Count = 256
-    epochs: Count = 10
-    tolerance: float = Field(default=0.01, ge=0, lt=1)
+    epochs: Count = 5
     batch_size: Count = 64
     learning_rate: Positive = 1e-3
     norm_weight: float = Field(default=5e-4, ge=0, le=1)
     heldout_layers: Index = 5
+    heldout_epochs: Count = 2
 
 
 class Expansion(Section):

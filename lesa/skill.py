@@ -15,7 +15,7 @@ from lesa.settings import Predictor as PredictorSettings
 from lesa.spectrum import Coefficients
 
 Guess = Callable[[Tensor, Tensor], Tensor]
-PENALTIES = (0.01, 0.1, 1.0, 10.0, 100.0)
+PENALTIES = (0.1, 1.0, 10.0)
 
 
 def heldout_layers(n_layers: int, wanted: int) -> list[int]:
@@ -95,7 +95,7 @@ def measure(
 ) -> tuple[float | None, dict[str, float]]:
     """Held-out skill of the predictor and of its controls, for one weight kind.
 
-    The same recipe is trained anew without the left-out layers; ``shuffled_layers`` does so once more with the
+    The same recipe is trained anew, for ``settings.heldout_epochs``, without the left-out layers; ``shuffled_layers`` does so once more with the
     layers in a random order, with the layers at the same places left out, so that what remains of the skill then
     cannot come from the order.
 
@@ -106,9 +106,11 @@ def measure(
     if not places:
         return None, {}
 
+    recipe = settings.model_copy(update={"epochs": settings.heldout_epochs})
+
     def trained(order: Sequence[int]) -> float:
         training, testing = split(order, [order[place] for place in places])
-        model, _ = train(coefficients, training, settings, seed, device)
+        model, _ = train(coefficients, training, recipe, seed, device)
         return skill(coefficients, testing, model)
 
     order = range(n_layers)

@@ -35,7 +35,7 @@ STAGES = [
 SETTINGS = {
     "base": {"dtype": "float32", "sha256": None},
     "corpus": {"sequence_length": 32, "heldout_fraction": 0.2, "sha256": None},
-    "predictor": {"epochs": 1, "hidden_size": 16, "heldout_layers": 1},
+    "predictor": {"epochs": 1, "heldout_epochs": 1, "hidden_size": 16, "heldout_layers": 1},
     "expansion": {"first": 2, "last": 5},
     "pretrain": {"steps": 4, "warmup_steps": 1, "eval_every": 2, "eval_blocks": 4, "save_every": 2},
     "evaluate": {"tasks": ["wiki_cloze"], "limit": 4},

@@ -26,7 +26,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
         else:
             shutil.copy(source, folder / part)
     change(folder, pretrain={"steps": 12, "warmup_steps": 2, "eval_every": 6, "save_every": 6, "eval_blocks": 8})
-    change(folder, evaluate={"limit": 60}, predictor={"epochs": 2})
+    change(folder, evaluate={"limit": 60}, predictor={"epochs": 2, "heldout_epochs": 1})
     run(folder, "git", "init", "-q")
     run(folder, "dvc", "init", "-q")
     assert sorted(ran(run(folder, "dvc", "repro"))) == sorted(STAGES)

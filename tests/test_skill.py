@@ -63,7 +63,7 @@ def test_ridge_equals_scikit_learn() -> None:
 
 def test_measure_tells_order_from_none() -> None:
     values = smooth(16)
-    settings = Settings(epochs=150, batch_size=32, learning_rate=3e-3, norm_weight=0.0, tolerance=0, heldout_layers=3)
+    settings = Settings(heldout_epochs=150, batch_size=32, learning_rate=3e-3, norm_weight=0.0, heldout_layers=3)
     found, controls = measure(values.__getitem__, 16, settings, 0, None)
     assert found is not None
     assert found > 0.9
