@@ -1,8 +1,8 @@
 """Held-out perplexity and lm-eval tasks of one checkpoint, both through lm-eval's own model class.
 
-Perplexity is taken document by document, in windows of a given length of which every token is scored exactly once;
-a window's first token sees the last token of the window before (lm-eval's rolling log-likelihood), a document's first
-one the tokenizer's beginning-of-text token.
+Perplexity is taken document by document in windows of a given length, every token scored exactly once (lm-eval's
+rolling log-likelihood): a document's first token is predicted from the tokenizer's beginning-of-text token, a window's
+first one from the last token of the window before, and the last window reaches back so far that it is full.
 """
 
 import json
@@ -128,7 +128,7 @@ def perplexity(model: Any, texts: Sequence[str]) -> dict[str, float]:
         if text
     ]
     nats = -sum(model.loglikelihood_rolling(requests))
-    tokens = sum(len(model.tok_encode(text, add_special_tokens=False)) for text in texts)
+    tokens = sum(len(model.tok_encode(text)) for text in texts if text)
     size = sum(len(text.encode()) for text in texts)
     return {
         "perplexity": math.exp(nats / tokens),

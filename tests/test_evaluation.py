@@ -1,0 +1,135 @@
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from lesa.errors import LesaError
+from lesa.evaluation import check_tasks, evaluate
+from test_pipeline import write_model
+
+REPOSITORY = Path(__file__).parent.parent
+TEXTS = [
+    "The river of Alberton was built near the old bridge.",
+    "A market. " * 12 + "The end of a text that takes several windows — with a few bytes more than letters.",
+    "x",
+]
+TASK = """
+task: pick
+dataset_path: json
+dataset_kwargs:
+  data_files:
+    test: {items}
+test_split: test
+output_type: multiple_choice
+doc_to_text: "{{{{query}}}}"
+doc_to_choice: choices
+doc_to_target: answer
+metric_list:
+  - metric: acc
+metadata:
+  version: 1.0
+"""
+
+
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A tiny random model with a tokenizer; the datasets library keeps its cache in the test's folder."""
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    write_model(tmp_path / "model", TEXTS)
+    return tmp_path / "model"
+
+
+@pytest.fixture
+def heldout(tmp_path: Path) -> Path:
+    path = tmp_path / "heldout.jsonl"
+    path.write_text("".join(json.dumps({"id": "", "title": "", "text": text}) + "\n" for text in TEXTS))
+    return path
+
+
+def independent_nats(folder: Path, window: int) -> tuple[float, int]:
+    """Each token's loss from a forward pass over what it may see, one token at a time, in float64."""
+    model = AutoModelForCausalLM.from_pretrained(folder).double().eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    total, count = 0.0, 0
+    for text in TEXTS:
+        stream = [tokenizer.bos_token_id, *tokenizer(text, add_special_tokens=False)["input_ids"]]
+        n = len(stream) - 1
+        for k in range(1, n + 1):
+            end = min(-(-k // window) * window, n)  # of the window that token k is in; the last one may end early
+            start = max(end - window, 0)
+            with torch.no_grad():
+                logits = model(torch.tensor([stream[start:k]])).logits[0, -1]
+            total -= torch.log_softmax(logits, -1)[stream[k]].item()
+            count += 1
+    return total, count
+
+
+@pytest.mark.parametrize("window", [8, 64])
+def test_perplexity_scores_every_token_once(model: Path, heldout: Path, window: int) -> None:
+    result = evaluate(model, heldout, [], sequence_length=window, device="cpu")
+    nats, count = independent_nats(model, window)
+    assert result["heldout_tokens"] == count
+    assert result["perplexity"] == pytest.approx(math.exp(nats / count), rel=1e-5)
+    size = sum(len(text.encode("utf-8")) for text in TEXTS)
+    assert result["bits_per_byte"] == pytest.approx(nats / math.log(2) / size, rel=1e-5)
+    assert result["tasks"] == {}
+
+
+def test_tied_parameters_count_once(model: Path, heldout: Path) -> None:
+    result = evaluate(model, heldout, [], device="cpu")
+    layer = 2 * 32 * 32 + 2 * 16 * 32 + 3 * 32 * 48 + 2 * 32
+    assert result["parameters"] == 400 * 32 + 8 * layer + 32
+
+
+def test_a_task_is_scored_by_the_likeliest_choice(model: Path, heldout: Path, tmp_path: Path) -> None:
+    items = [
+        {"query": query, "choices": [" river of", " the old bridge", " zq"], "answer": answer}
+        for query, answer in [("The", 0), ("near", 1), ("of Alberton", 2), ("was built", 0), ("x", 1), ("end", 2)]
+    ]
+    (tmp_path / "items.jsonl").write_text("".join(json.dumps(item) + "\n" for item in items))
+    (tmp_path / "tasks").mkdir()
+    (tmp_path / "tasks" / "pick.yaml").write_text(TASK.format(items=tmp_path / "items.jsonl"))
+    result = evaluate(model, heldout, ["pick"], tmp_path / "tasks", limit=5, device="cpu")
+
+    lm = AutoModelForCausalLM.from_pretrained(model).double().eval()
+    tokenizer = AutoTokenizer.from_pretrained(model)
+
+    def score(query: str, choice: str) -> float:
+        prompt = tokenizer(query, add_special_tokens=False)["input_ids"]
+        tokens = tokenizer(query + choice, add_special_tokens=False)["input_ids"]
+        with torch.no_grad():
+            logs = torch.log_softmax(lm(torch.tensor([tokens])).logits[0], -1)
+        return sum(logs[i - 1, tokens[i]].item() for i in range(len(prompt), len(tokens)))
+
+    right = [
+        max(range(3), key=lambda c, item=item: score(item["query"], item["choices"][c])) == item["answer"]
+        for item in items[:5]
+    ]
+    mean = sum(right) / 5
+    assert result["tasks"]["pick"]["acc"] == pytest.approx(mean)
+    assert result["tasks"]["pick"]["stderr"] == pytest.approx(math.sqrt(mean * (1 - mean) / 4))
+
+
+def test_unknown_tasks_are_named() -> None:
+    tasks = REPOSITORY / "tasks"
+    check_tasks(["wiki_cloze", "analogies"], tasks)
+    check_tasks(["piqa"], tasks)
+    with pytest.raises(LesaError, match=r"evaluate\.tasks names wiki_clozze.*near it: wiki_cloze"):
+        check_tasks(["analogies", "wiki_clozze"], tasks)
+
+
+def test_local_tasks_need_no_look_at_lm_eval_s_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*args: object, **kwargs: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr("lm_eval.tasks.TaskManager", never)
+    check_tasks(["wiki_cloze", "analogies"], REPOSITORY / "tasks")
+
+
+def test_no_text_is_said(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "heldout.jsonl").write_text("")
+    with pytest.raises(LesaError, match="holds no text"):
+        evaluate(model, tmp_path / "heldout.jsonl", [], device="cpu")

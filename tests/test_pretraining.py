@@ -1,0 +1,195 @@
+import math
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+from conftest import tiny_llama
+from lesa.checkpoint import SINGLE
+from lesa.errors import LesaError
+from lesa.expansion import expand
+from lesa.pretraining import pretrain, tokens_to_target, use_bf16
+from lesa.settings import Pretrain
+
+RECIPE = {
+    "steps": 6,
+    "batch_size": 2,
+    "gradient_accumulation": 2,
+    "learning_rate": 0.01,
+    "warmup_steps": 1,
+    "precision": "fp32",
+    "eval_every": 2,
+    "eval_blocks": 3,
+    "save_every": 2,
+}
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from lesa import callbacks, pretraining
+from lesa.settings import Pretrain
+import torch
+torch.set_num_threads(1)
+
+class Killer(callbacks.Clock):
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.global_step == int(sys.argv[2]):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+pretraining.Clock = Killer
+folder = Path(sys.argv[1])
+pretraining.pretrain(folder / "expanded", folder / "corpus", folder / "out", folder / "report",
+                     Pretrain(**eval(sys.argv[3])), 0, "cpu", folder / "checkpoints")
+"""
+
+
+@pytest.fixture
+def folder(save_tiny: Callable[..., Path], tmp_path: Path) -> Path:
+    """An expanded tiny model and random blocks of 16 tokens."""
+    expand(save_tiny(tiny_llama()), tmp_path / "expanded", "interpolate", 2, 4)
+    (tmp_path / "corpus").mkdir()
+    rng = np.random.default_rng(0)
+    for side, blocks in (("train", 40), ("heldout", 5)):
+        # four tokens only, so that there is something to learn
+        np.save(tmp_path / "corpus" / f"{side}.npy", rng.integers(3, 7, (blocks, 16)).astype(np.uint16))
+    return tmp_path
+
+
+def train(folder: Path, out: str = "out", **changes: Any) -> dict[str, Any]:
+    recipe = Pretrain(**{**RECIPE, **changes})
+    report = folder / f"report{out.removeprefix('out')}"
+    return pretrain(
+        folder / "expanded", folder / "corpus", folder / out, report, recipe, 0, "cpu", folder / "checkpoints"
+    )
+
+
+def curves(folder: Path) -> list[list[list[float]]]:
+    return [pd.read_csv(folder / f"{name}.csv").to_numpy().tolist() for name in ("train", "heldout")]
+
+
+def perplexity(model_folder: Path, corpus: Path, blocks: int) -> float:
+    """From transformers' logits, the cross-entropy written out in float64."""
+    model = AutoModelForCausalLM.from_pretrained(model_folder).eval()
+    tokens = torch.tensor(np.load(corpus / "heldout.npy")[:blocks].astype(np.int64))
+    with torch.no_grad():
+        logits = model(tokens).logits[:, :-1].double()
+    log_probability = logits - logits.exp().sum(-1, keepdim=True).log()
+    return math.exp(-log_probability.gather(-1, tokens[:, 1:, None]).mean().item())
+
+
+def test_only_new_layers_move_and_perplexity_is_right(folder: Path) -> None:
+    metrics = train(folder)
+    before, after = load_file(folder / "expanded" / SINGLE), load_file(folder / "out" / SINGLE)
+    assert before.keys() == after.keys()
+    for name, tensor in before.items():
+        assert torch.equal(tensor, after[name]) != name.startswith(("model.layers.3.", "model.layers.5.")), name
+    assert metrics["tokens"] == 6 * 2 * 2 * 16
+    assert metrics["tokens_per_second"] > 0
+    assert metrics["initial_heldout_perplexity"] == pytest.approx(perplexity(folder / "expanded", folder / "corpus", 3))
+    assert metrics["heldout_perplexity"] == pytest.approx(perplexity(folder / "out", folder / "corpus", 3))
+    assert metrics["heldout_perplexity"] < metrics["initial_heldout_perplexity"]
+    heldout = pd.read_csv(folder / "report" / "heldout.csv")
+    assert heldout["tokens"].tolist() == [0, 128, 256, 384]
+    rates = pd.read_csv(folder / "report" / "train.csv")["learning_rate"].tolist()
+    # one step of warm-up, then half a cosine over the other five; the Trainer logs the rate of the step just made
+    cosine = [0.01 * 0.5 * (1 + math.cos(math.pi * k / 5)) for k in range(5)]
+    assert rates == pytest.approx([0.0, *cosine])
+    layers = sum(p.numel() for n, p in before.items() if n.startswith(("model.layers.3.", "model.layers.5.")))
+    assert metrics["trained_parameters"] == layers
+    assert (folder / "out" / "expansion.json").exists()
+    assert not (folder / "checkpoints").exists()
+
+
+def test_the_last_step_is_measured_also_between_measurements(folder: Path) -> None:
+    train(folder, eval_every=4)
+    assert pd.read_csv(folder / "report" / "heldout.csv")["step"].tolist() == [0, 4, 6]
+
+
+def test_train_all_moves_everything(folder: Path) -> None:
+    train(folder, train="all")
+    before, after = load_file(folder / "expanded" / SINGLE), load_file(folder / "out" / SINGLE)
+    assert before.keys() == after.keys()
+    assert not any(torch.equal(before[name], after[name]) for name in before)
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_killed_and_run_again_it_ends_like_an_unbroken_run(folder: Path, damaged: bool) -> None:
+    train(folder, "out-unbroken")
+    killed = subprocess.run([sys.executable, "-c", KILLED, str(folder), "5", repr(RECIPE)], capture_output=True)
+    assert killed.returncode == -9, killed.stderr.decode()
+    assert not (folder / "out").exists()
+    assert sorted(path.name for path in (folder / "checkpoints").glob("checkpoint-*")) == [
+        "checkpoint-2",
+        "checkpoint-4",
+    ]
+    if damaged:
+        weights = folder / "checkpoints" / "checkpoint-4" / SINGLE
+        content = bytearray(weights.read_bytes())
+        content[-1] ^= 1
+        weights.write_bytes(content)
+    train(folder)
+    assert curves(folder / "report") == curves(folder / "report-unbroken")
+    assert (folder / "out" / SINGLE).read_bytes() == (folder / "out-unbroken" / SINGLE).read_bytes()
+    live, whole = (
+        (folder / name / "live/plots/metrics/train/loss.tsv").read_text().splitlines()
+        for name in ("report", "report-unbroken")
+    )
+    assert [line.split("\t")[0] for line in live] == [line.split("\t")[0] for line in whole]
+
+
+def test_changed_settings_start_anew(folder: Path) -> None:
+    subprocess.run([sys.executable, "-c", KILLED, str(folder), "5", repr(RECIPE)], capture_output=True)
+    train(folder, learning_rate=0.02)
+    resumed = curves(folder / "report")
+    train(folder, "out-fresh", learning_rate=0.02)
+    assert resumed == curves(folder / "report-fresh")
+
+
+def test_a_loss_that_is_no_number_stops_and_keeps_what_was_good(folder: Path) -> None:
+    with pytest.raises(LesaError, match=r"loss is (nan|inf) at step [2-6]; pretrain\.learning_rate is 1e\+18"):
+        train(folder, learning_rate=1e18, warmup_steps=2, save_every=1)
+    assert (folder / "checkpoints" / "checkpoint-1" / "complete.json").exists()
+    assert not (folder / "out").exists()
+
+
+def test_a_model_without_new_layers_is_refused(folder: Path) -> None:
+    (folder / "expanded" / "expansion.json").write_text('{"layers": [{"from": [0], "new": false}]}')
+    with pytest.raises(LesaError, match=r"has no new layer, and pretrain\.train is new"):
+        train(folder)
+    (folder / "expanded" / "expansion.json").unlink()
+    with pytest.raises(LesaError, match=r"has no expansion\.json"):
+        train(folder)
+
+
+def test_tokens_of_another_vocabulary_are_refused(folder: Path) -> None:
+    np.save(folder / "corpus" / "train.npy", np.full((4, 16), 97, np.uint16))
+    with pytest.raises(LesaError, match="no embedding for"):
+        train(folder)
+
+
+def test_tokens_to_target_is_the_first_measurement_there() -> None:
+    heldout = pd.DataFrame({"tokens": [0, 10, 20, 30], "heldout_perplexity": [9.0, 7.0, 5.0, 6.0]})
+    assert tokens_to_target(heldout, 7.0) == 10
+    assert tokens_to_target(heldout, 6.5) == 20
+    assert tokens_to_target(heldout, 1.0) is None
+    assert tokens_to_target(heldout, None) is None
+
+
+def test_bf16_only_where_the_machine_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu = torch.device("cpu")
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
+    assert use_bf16("auto", cpu)
+    assert use_bf16("bf16", cpu)
+    assert not use_bf16("fp32", cpu)
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
+    assert not use_bf16("auto", cpu)
+    with pytest.raises(LesaError, match=r"pretrain\.precision is bf16"):
+        use_bf16("bf16", cpu)
