@@ -65,9 +65,9 @@ def evaluate(
         seed: of whatever a task draws at random (few-shot examples).
 
     Returns:
-        ``perplexity`` (a token), ``bits_per_byte`` (of the UTF-8 text), ``heldout_tokens``, ``tasks`` with ``acc``
-        and ``stderr`` (and ``metric`` where a task has no accuracy), ``parameters``, ``seconds``,
-        ``peak_memory_bytes``.
+        ``perplexity`` (a token), ``bits_per_byte`` (of the UTF-8 text), ``heldout_tokens``, ``parameters``,
+        ``seconds``, ``peak_memory_bytes``, and ``tasks`` with ``acc`` and ``stderr``, ``metric`` where a task has no
+        accuracy, and ``chance`` where the metadata of its file says so.
 
     Raises:
         LesaError: a task is unknown, or there is no held-out text.
@@ -103,7 +103,7 @@ def evaluate(
             torch_random_seed=seed,
             fewshot_random_seed=seed,
         )
-        scores = {task: _score(results["results"][task]) for task in tasks}
+        scores = {task: _score(results["results"][task], results["configs"].get(task, {})) for task in tasks}
     return {
         **result,
         "tasks": scores,
@@ -144,9 +144,11 @@ def _local_tasks(folder: Path | None) -> set[str]:
     return {name for file in files for name in re.findall(r"^task:\s*['\"]?([\w.-]+)", file.read_text(), re.MULTILINE)}
 
 
-def _score(row: dict[str, Any]) -> dict[str, Any]:
+def _score(row: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
     values = {key.removesuffix(",none"): value for key, value in row.items() if isinstance(value, float | int)}
     metric = "acc" if "acc" in values else next(key for key in values if not key.endswith("_stderr"))
     stderr = values.get(f"{metric}_stderr")
     score = {"acc": float(values[metric]), "stderr": None if stderr is None else float(stderr)}
+    if "chance" in (config.get("metadata") or {}):
+        score["chance"] = float(config["metadata"]["chance"])
     return score if metric == "acc" else {**score, "metric": metric}

@@ -1,9 +1,7 @@
 """Outputs that appear whole or not at all."""
 
 import json
-import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,41 +10,41 @@ from typing import Any
 
 @contextmanager
 def whole_folder(path: str | Path) -> Iterator[Path]:
-    """Give a temporary folder beside ``path`` that takes its place when the block ends without an error.
+    """Give an empty folder beside ``path`` that takes its place when the block ends without an error.
 
-    On an error the temporary folder is removed and what was at ``path`` stays as it was.
+    On an error that folder is removed and what was at ``path`` stays as it was. What a killed process left of it is
+    removed the next time.
     """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    partial, old = _beside(path, "partial"), _beside(path, "old")
+    for leftover in (partial, old):
+        shutil.rmtree(leftover, ignore_errors=True)
+    partial.mkdir(parents=True)
     try:
-        partial.chmod(0o755)
         yield partial
         if path.exists():
-            old = partial.with_name(partial.name + ".old")
             path.rename(old)
-            partial.rename(path)
-            shutil.rmtree(old)
-        else:
-            partial.rename(path)
+        partial.rename(path)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)
 
 
 @contextmanager
 def whole_file(path: str | Path) -> Iterator[Path]:
-    """Give a temporary path beside ``path`` that takes its place when the block ends without an error."""
+    """Give a path beside ``path`` that takes its place when the block ends without an error."""
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    os.close(descriptor)
-    partial = Path(name)
+    partial = _beside(path, "partial")
+    partial.parent.mkdir(parents=True, exist_ok=True)
     try:
-        partial.chmod(0o644)
         yield partial
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def _beside(path: Path, what: str) -> Path:
+    return path.with_name(f".{path.name}.{what}")
 
 
 def write_json(path: str | Path, content: Any) -> None:

@@ -95,8 +95,8 @@ def measure(
 ) -> tuple[float | None, dict[str, float]]:
     """Held-out skill of the predictor and of its controls, for one weight kind.
 
-    The same recipe is trained anew, for ``settings.heldout_epochs``, without the left-out layers; ``shuffled_layers`` does so once more with the
-    layers in a random order, with the layers at the same places left out, so that what remains of the skill then
+    The same recipe is trained anew without the left-out layers, for ``settings.heldout_epochs``. ``shuffled_layers``
+    does so once more with the layers in a random order and the same places left out: what remains of the skill then
     cannot come from the order.
 
     Returns:

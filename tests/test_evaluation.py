@@ -31,6 +31,7 @@ metric_list:
   - metric: acc
 metadata:
   version: 1.0
+  chance: 0.3
 """
 
 
@@ -110,6 +111,7 @@ def test_a_task_is_scored_by_the_likeliest_choice(model: Path, heldout: Path, tm
     ]
     mean = sum(right) / 5
     assert result["tasks"]["pick"]["acc"] == pytest.approx(mean)
+    assert result["tasks"]["pick"]["chance"] == 0.3
     assert result["tasks"]["pick"]["stderr"] == pytest.approx(math.sqrt(mean * (1 - mean) / 4))
 
 

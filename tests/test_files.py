@@ -32,6 +32,15 @@ def test_an_error_keeps_the_old_folder_and_leaves_no_rest(tmp_path: Path) -> Non
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
+def test_what_a_killed_process_left_is_no_obstacle(tmp_path: Path) -> None:
+    for leftover in (".out.partial", ".out.old"):
+        (tmp_path / leftover).mkdir()
+        (tmp_path / leftover / "half").write_text("half")
+    with whole_folder(tmp_path / "out") as partial:
+        assert not list(partial.iterdir())
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
 def test_an_error_keeps_the_old_file(tmp_path: Path) -> None:
     write_json(tmp_path / "m.json", {"a": 1})
     with pytest.raises(NotADirectoryError), whole_file(tmp_path / "m.json") as partial:

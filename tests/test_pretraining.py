@@ -18,6 +18,7 @@ from lesa.errors import LesaError
 from lesa.expansion import expand
 from lesa.pretraining import pretrain, tokens_to_target, use_bf16
 from lesa.settings import Pretrain
+from test_expansion import CONFIGS
 
 RECIPE = {
     "steps": 6,
@@ -142,6 +143,27 @@ def test_killed_and_run_again_it_ends_like_an_unbroken_run(folder: Path, damaged
         for name in ("report", "report-unbroken")
     )
     assert [line.split("\t")[0] for line in live] == [line.split("\t")[0] for line in whole]
+
+
+@pytest.mark.parametrize("family", ["llama tied, biases", "gpt2", "gemma3_text", "phi3", "mixtral", "qwen3_moe"])
+def test_other_families_keep_their_layout(family: str, save_tiny: Callable[..., Path], tmp_path: Path) -> None:
+    expand(save_tiny(CONFIGS[family]), tmp_path / "expanded", "interpolate", 1, 2)
+    (tmp_path / "corpus").mkdir()
+    for side in ("train", "heldout"):
+        np.save(
+            tmp_path / "corpus" / f"{side}.npy", np.random.default_rng(0).integers(3, 97, (8, 16)).astype(np.uint16)
+        )
+    train(tmp_path, steps=2, warmup_steps=0)
+    before, after = load_file(tmp_path / "expanded" / SINGLE), load_file(tmp_path / "out" / SINGLE)
+    assert before.keys() == after.keys()
+    new = "transformer.h.2." if family == "gpt2" else "model.layers.2."
+    for name, tensor in before.items():
+        assert name.startswith(new) or torch.equal(tensor, after[name]), name
+    moved = [name for name, tensor in before.items() if not torch.equal(tensor, after[name])]
+    assert len(moved) > 4
+    _, info = AutoModelForCausalLM.from_pretrained(tmp_path / "out", output_loading_info=True)
+    assert not info["missing_keys"]
+    assert not info["unexpected_keys"]
 
 
 def test_changed_settings_start_anew(folder: Path) -> None:
