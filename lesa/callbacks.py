@@ -13,14 +13,14 @@ from lesa.settings import Pretrain
 
 
 class StopAtNan(TrainerCallback):
-    """Stops a training whose loss is no longer a number, before that state is saved."""
+    """Stops a training whose loss or gradient is no longer a number, before that state is saved."""
 
     def __init__(self, settings: Pretrain) -> None:
         self._settings = settings
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **kwargs: Any) -> None:
         """Called by the Trainer with each step's loss."""
-        for name in ("loss", "eval_loss"):
+        for name in ("loss", "grad_norm", "eval_loss"):
             value = (logs or {}).get(name, 0.0)
             if not math.isfinite(value):
                 raise LesaError(

@@ -1,8 +1,8 @@
 """Held-out perplexity and lm-eval tasks of one checkpoint, both through lm-eval's own model class.
 
 Perplexity is taken document by document in windows of a given length, every token scored exactly once (lm-eval's
-rolling log-likelihood): a document's first token is predicted from the tokenizer's beginning-of-text token, a window's
-first one from the last token of the window before, and the last window reaches back so far that it is full.
+rolling windows): a document's first token is predicted from the tokenizer's beginning-of-text token, a window's first
+one from the last token of the window before, and the last window reaches back so far that it is full.
 """
 
 import json
@@ -13,7 +13,6 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from lesa.devices import pick
 from lesa.errors import LesaError
 from lesa.meter import Meter
 
@@ -67,7 +66,8 @@ def evaluate(
     Returns:
         ``perplexity`` (a token), ``bits_per_byte`` (of the UTF-8 text), ``heldout_tokens``, ``parameters``,
         ``seconds``, ``peak_memory_bytes``, and ``tasks`` with ``acc`` and ``stderr``, ``metric`` where a task has no
-        accuracy, and ``chance`` where the metadata of its file says so.
+        accuracy, and ``chance`` where the metadata of its file says so. A group without a score of its own stands
+        there with its members.
 
     Raises:
         LesaError: a task is unknown, or there is no held-out text.
@@ -77,6 +77,8 @@ def evaluate(
     from lm_eval.models.huggingface import HFLM
     from lm_eval.tasks import TaskManager
     from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from lesa.devices import pick
 
     meter = Meter()
     check_tasks(tasks, tasks_folder)
@@ -103,7 +105,9 @@ def evaluate(
             torch_random_seed=seed,
             fewshot_random_seed=seed,
         )
-        scores = {task: _score(results["results"][task], results["configs"].get(task, {})) for task in tasks}
+        configs = results["configs"]
+        rows = {task: _score(row, configs.get(task, {})) for task, row in results["results"].items()}
+        scores = {task: row for task, row in rows.items() if row}
     return {
         **result,
         "tasks": scores,
@@ -118,17 +122,20 @@ def perplexity(model: Any, texts: Sequence[str]) -> dict[str, float]:
 
     Args:
         model: an ``lm_eval`` model whose ``max_length`` is the window.
-        texts: documents; those without a token are left out.
+        texts: documents.
     """
-    from lm_eval.api.instance import Instance
+    from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
-    requests = [
-        Instance(request_type="loglikelihood_rolling", doc={}, arguments=(text,), idx=number)
-        for number, text in enumerate(texts)
-        if text
+    windows = [
+        (None, *make_disjoint_window(window))
+        for text in texts
+        for window in get_rolling_token_windows(
+            model.tok_encode(text, add_special_tokens=False), model.prefix_token_id, model.max_length, context_len=1
+        )
     ]
-    nats = -sum(model.loglikelihood_rolling(requests))
-    tokens = sum(len(model.tok_encode(text)) for text in texts if text)
+    # Not loglikelihood_rolling: it scores the beginning-of-text token that some tokenizers put before a text.
+    nats = -sum(score for score, _ in model._loglikelihood_tokens(windows))
+    tokens = sum(len(scored) for _, _, scored in windows)
     size = sum(len(text.encode()) for text in texts)
     return {
         "perplexity": math.exp(nats / tokens),
@@ -145,10 +152,14 @@ def _local_tasks(folder: Path | None) -> set[str]:
 
 
 def _score(row: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
-    values = {key.removesuffix(",none"): value for key, value in row.items() if isinstance(value, float | int)}
-    metric = "acc" if "acc" in values else next(key for key in values if not key.endswith("_stderr"))
-    stderr = values.get(f"{metric}_stderr")
-    score = {"acc": float(values[metric]), "stderr": None if stderr is None else float(stderr)}
+    values = {key: value for key, value in row.items() if "," in key and isinstance(value, float | int)}
+    names = [key for key in values if not key.partition(",")[0].endswith("_stderr")]
+    if not names:
+        return {}
+    name = "acc,none" if "acc,none" in values else names[0]
+    metric, _, how = name.partition(",")
+    stderr = values.get(f"{metric}_stderr,{how}")
+    score = {"acc": float(values[name]), "stderr": None if stderr is None else float(stderr)}
     if "chance" in (config.get("metadata") or {}):
         score["chance"] = float(config["metadata"]["chance"])
     return score if metric == "acc" else {**score, "metric": metric}

@@ -18,7 +18,8 @@ import torch
 import transformers
 from torch.utils.data import Dataset, Subset
 from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
-from transformers.trainer_utils import set_seed
+from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, set_seed
 
 from lesa.callbacks import Clock, LiveCurves, StopAtNan
 from lesa.checkpoint import Checkpoint, copy_other_files, write_checkpoint
@@ -81,10 +82,10 @@ def pretrain(
         checkpoints: the folder to resume from.
 
     Returns:
-        ``tokens``, ``tokens_per_second`` (evaluation not counted), ``train_loss`` (of the last step, nats a token),
-        ``initial_heldout_perplexity``, ``heldout_perplexity``, ``tokens_to_target`` (at the first measurement at or
-        below ``settings.target_perplexity``, else None), ``trained_parameters``, ``seconds``,
-        ``peak_memory_bytes``.
+        ``tokens``, ``tokens_per_second`` (evaluation not counted; None if no step was left), ``train_loss`` (of the
+        last step, nats a token), ``initial_heldout_perplexity``, ``heldout_perplexity``, ``tokens_to_target`` (at the
+        first measurement at or below ``settings.target_perplexity``, else None), ``trained_parameters``,
+        ``seconds``, ``peak_memory_bytes``.
 
     Raises:
         LesaError: no layer is new, bf16 was asked for and is not there, disk space is short, the tokens do not fit
@@ -93,14 +94,21 @@ def pretrain(
     """
     meter = Meter()
     source = Checkpoint(expanded)
-    trained = trained_names(source, settings.train)
+    prefixes = trained_prefixes(source, settings.train)
     where = pick(device)
     bf16 = use_bf16(settings.precision, where)
     train, heldout = (Blocks(Path(corpus) / f"{side}.npy") for side in ("train", "heldout"))
-    needed = sum(source.spec(name).nbytes * 4 // source.dtype(name).itemsize for name in source.names())
     checkpoints, report = Path(checkpoints), Path(report)
-    start = last_good(checkpoints, fingerprint(_recipe(settings, seed, where, bf16), [Path(expanded), Path(corpus)]))
-    need_space(checkpoints, 3 * needed)
+    arguments = _arguments(settings, seed, where, bf16, checkpoints)
+    recipe = {**_recipe(settings, seed, where, bf16), "processes": arguments.world_size}
+    with arguments.main_process_first(local=False):
+        start = last_good(checkpoints, fingerprint(recipe, [Path(expanded), Path(corpus)]))
+    arguments.eval_on_start = start is None
+    if start is None:
+        # The Trainer deletes the oldest of its checkpoints after it has written a third.
+        need_space(
+            checkpoints, min(3, math.ceil(settings.steps / settings.save_every)) * checkpoint_bytes(source, prefixes)
+        )
 
     set_seed(seed)
     model = AutoModelForCausalLM.from_pretrained(expanded, dtype=torch.float32)
@@ -109,38 +117,9 @@ def pretrain(
         raise LesaError(
             f"{corpus} holds tokens that {expanded} has no embedding for; prepare the corpus with its tokenizer"
         )
-    prefixes = trained_prefixes(source, settings.train)
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name.startswith(prefixes))
 
-    arguments = TrainingArguments(
-        output_dir=str(checkpoints),
-        max_steps=settings.steps,
-        per_device_train_batch_size=settings.batch_size,
-        per_device_eval_batch_size=settings.batch_size,
-        gradient_accumulation_steps=settings.gradient_accumulation,
-        learning_rate=settings.learning_rate,
-        lr_scheduler_type="cosine",
-        warmup_steps=settings.warmup_steps,
-        weight_decay=settings.weight_decay,
-        adam_beta2=0.95,
-        max_grad_norm=1.0,
-        bf16=bf16,
-        use_cpu=where.type == "cpu",
-        eval_strategy="steps",
-        eval_steps=settings.eval_every,
-        eval_on_start=start is None,
-        save_strategy="steps",
-        save_steps=settings.save_every,
-        save_total_limit=2,
-        logging_steps=1,
-        logging_nan_inf_filter=False,
-        prediction_loss_only=True,
-        remove_unused_columns=False,
-        report_to="none",
-        seed=seed,
-        data_seed=seed,
-    )
     clock = Clock()
     trainer = Trainer(
         model=model,
@@ -149,14 +128,18 @@ def pretrain(
         eval_dataset=Subset(heldout, range(min(settings.eval_blocks, len(heldout)))),
         callbacks=[StopAtNan(settings), clock, MarkCheckpoints(), LiveCurves(report / "live")],
     )
-    trainer.train(resume_from_checkpoint=str(start) if start else None)
+    last = checkpoints / f"{PREFIX_CHECKPOINT_DIR}-{settings.steps}"
+    if start != last:  # the Trainer makes one step too many when resumed at the end
+        trainer.train(resume_from_checkpoint=str(start) if start else None)
 
-    step_tokens = settings.batch_size * settings.gradient_accumulation * arguments.world_size * train.sequence_length
-    curves = history(trainer.state.log_history, step_tokens)
+    step_tokens = arguments.train_batch_size * settings.gradient_accumulation * arguments.world_size
+    step_tokens *= train.sequence_length
+    curves = history(read_json(last / TRAINER_STATE_NAME)["log_history"], step_tokens)
+    trainer.accelerator.wait_for_everyone()
     if trainer.is_world_process_zero():
-        final = Checkpoint(checkpoints / f"checkpoint-{settings.steps}")
-        check_frozen(source, final, trained)
-        _write(source, final, trained, Path(out))
+        final = Checkpoint(last)
+        check_frozen(source, final, prefixes)
+        _write(source, final, prefixes, Path(out))
         report.mkdir(parents=True, exist_ok=True)
         for name, curve in curves.items():
             curve.to_csv(report / f"{name}.csv", index=False)
@@ -192,10 +175,9 @@ def trained_prefixes(source: Checkpoint, train: str) -> tuple[str, ...]:
     return prefixes
 
 
-def trained_names(source: Checkpoint, train: str) -> set[str]:
-    """Names of the checkpoint's tensors that train."""
-    prefixes = trained_prefixes(source, train)
-    return {name for name in source.names() if name.startswith(prefixes)}
+def checkpoint_bytes(source: Checkpoint, prefixes: tuple[str, ...]) -> int:
+    """Size of one training checkpoint: every weight in float32, and AdamW's two moments of those that train."""
+    return sum(4 * math.prod(source.shape(name)) * (3 if name.startswith(prefixes) else 1) for name in source.names())
 
 
 def use_bf16(precision: str, device: torch.device) -> bool:
@@ -246,32 +228,67 @@ def tokens_to_target(heldout: pd.DataFrame, target: float | None) -> int | None:
     return int(reached["tokens"].iloc[0]) if len(reached) else None
 
 
-def check_frozen(source: Checkpoint, final: Checkpoint, trained: set[str]) -> None:
-    """See that every tensor that does not train is bit for bit what it was.
+def check_frozen(source: Checkpoint, final: Checkpoint, prefixes: tuple[str, ...]) -> None:
+    """See that every tensor is bit for bit what it was, but those whose names begin with ``prefixes``.
 
     Raises:
         RuntimeError: one is not.
     """
     stored = set(final.names())
     for name in source.names():
-        if name not in trained and name in stored:
-            before = source.tensor(name)
-            if not torch.equal(final.tensor(name).to(before.dtype), before):
-                raise RuntimeError(f"{name} was frozen, and training changed it")
+        if name.startswith(prefixes) or name not in stored:
+            continue
+        # In float32, which holds any bf16 or fp16 exactly: a change too small for those types shows as well.
+        if not torch.equal(final.tensor(name).float(), source.tensor(name).float()):
+            raise RuntimeError(f"{name} was frozen, and training changed it")
 
 
-def _write(source: Checkpoint, final: Checkpoint, trained: set[str], out: Path) -> None:
+def _write(source: Checkpoint, final: Checkpoint, prefixes: tuple[str, ...], out: Path) -> None:
     stored = set(final.names())
+    lost = sorted(name for name in stored - set(source.names()) if name.startswith(prefixes))
+    if lost:
+        raise RuntimeError(f"{lost[0]} was trained, and {source.folder} has nothing of that name to replace")
     specs = []
     for name in source.names():
         spec = source.spec(name)
-        if name in trained and name in stored:
+        trained = name.startswith(prefixes)
+        if trained and name in stored:
             spec = replace(spec, load=final.spec(name).load)
-        if name not in trained or name in stored:  # a tied weight that trains is stored under one name
+        if not trained or name in stored:  # a tied weight that trains is stored under one name
             specs.append(spec)
     with whole_folder(out) as folder:
         copy_other_files(source.folder, folder)
         write_checkpoint(folder, specs)
+
+
+def _arguments(settings: Pretrain, seed: int, device: torch.device, bf16: bool, checkpoints: Path) -> TrainingArguments:
+    return TrainingArguments(
+        output_dir=str(checkpoints),
+        max_steps=settings.steps,
+        per_device_train_batch_size=settings.batch_size,
+        per_device_eval_batch_size=settings.batch_size,
+        gradient_accumulation_steps=settings.gradient_accumulation,
+        learning_rate=settings.learning_rate,
+        lr_scheduler_type="cosine",
+        warmup_steps=settings.warmup_steps,
+        weight_decay=settings.weight_decay,
+        adam_beta2=0.95,
+        max_grad_norm=1.0,
+        bf16=bf16,
+        use_cpu=device.type == "cpu",
+        eval_strategy="steps",
+        eval_steps=settings.eval_every,
+        save_strategy="steps",
+        save_steps=settings.save_every,
+        save_total_limit=2,
+        logging_steps=1,
+        logging_nan_inf_filter=False,
+        prediction_loss_only=True,
+        remove_unused_columns=False,
+        report_to="none",
+        seed=seed,
+        data_seed=seed,
+    )
 
 
 def _recipe(settings: Pretrain, seed: int, device: torch.device, bf16: bool) -> dict[str, Any]:

@@ -28,14 +28,13 @@ def file_hash(path: Path) -> str:
 
 def fingerprint(settings: dict[str, Any], folders: Iterable[Path]) -> dict[str, Any]:
     """What a run depends on: settings, and the hash of every file in the given folders."""
-    files = [path for folder in folders for path in sorted(folder.rglob("*")) if path.is_file()]
-    return {"settings": settings, "files": {path.name: file_hash(path) for path in files}}
+    return {"settings": settings, "folders": [_hashes(folder) for folder in folders]}
 
 
 def mark_whole(checkpoint: Path) -> None:
     """Write the marker of a checkpoint that is complete."""
-    files = [path for path in sorted(checkpoint.rglob("*")) if path.is_file() and path.name != MARKER]
-    write_json(checkpoint / MARKER, {str(path.relative_to(checkpoint)): file_hash(path) for path in files})
+    (checkpoint / MARKER).unlink(missing_ok=True)
+    write_json(checkpoint / MARKER, _hashes(checkpoint))
 
 
 def is_whole(checkpoint: Path) -> bool:
@@ -68,6 +67,11 @@ def last_good(folder: Path, wanted: dict[str, Any]) -> Path | None:
     return None
 
 
+def _hashes(folder: Path) -> dict[str, str]:
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    return {str(path.relative_to(folder)): file_hash(path) for path in files}
+
+
 def _step(checkpoint: Path) -> int:
     number = checkpoint.name.rpartition("-")[2]
     return int(number) if number.isdecimal() else -1
@@ -78,5 +82,7 @@ class MarkCheckpoints(TrainerCallback):
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Called by the Trainer after a checkpoint is saved."""
+        # Each process saves its own random state.
+        args.distributed_state.wait_for_everyone()
         if state.is_world_process_zero:
             mark_whole(Path(args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}")

@@ -1,13 +1,16 @@
 import json
 import math
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
+from tokenizers import processors
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from lesa.errors import LesaError
-from lesa.evaluation import check_tasks, evaluate
+from lesa.evaluation import _score, check_tasks, evaluate
 from test_pipeline import write_model
 
 REPOSITORY = Path(__file__).parent.parent
@@ -79,6 +82,41 @@ def test_perplexity_scores_every_token_once(model: Path, heldout: Path, window: 
     assert result["tasks"] == {}
 
 
+def test_a_beginning_of_text_token_that_the_tokenizer_adds_is_not_scored(model: Path, heldout: Path) -> None:
+    plain = evaluate(model, heldout, [], sequence_length=8, device="cpu")
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    name, number = tokenizer.bos_token, tokenizer.bos_token_id
+    adds = processors.TemplateProcessing(single=f"{name} $A", special_tokens=[(name, number)])
+    tokenizer.backend_tokenizer.post_processor = adds
+    tokenizer.save_pretrained(model)
+    assert AutoTokenizer.from_pretrained(model)("x")["input_ids"][0] == number
+    adding = evaluate(model, heldout, [], sequence_length=8, device="cpu")
+    for figure in ("perplexity", "bits_per_byte", "heldout_tokens"):
+        assert adding[figure] == plain[figure]
+
+
+@pytest.mark.parametrize(
+    ("row", "score"),
+    [
+        (
+            {"alias": "a", "acc_norm,none": 0.6, "acc_norm_stderr,none": 0.2, "acc,none": 0.5, "acc_stderr,none": 0.1},
+            {"acc": 0.5, "stderr": 0.1},
+        ),
+        (
+            {"sample_len": 8, "exact_match,strict-match": 0.25, "exact_match_stderr,strict-match": 0.125},
+            {"acc": 0.25, "stderr": 0.125, "metric": "exact_match"},
+        ),
+        (
+            {"word_perplexity,none": 9.0, "word_perplexity_stderr,none": "N/A"},
+            {"acc": 9.0, "stderr": None, "metric": "word_perplexity"},
+        ),
+        ({"alias": "a group without a score of its own", " ": " "}, {}),
+    ],
+)
+def test_the_figure_of_a_task(row: dict[str, object], score: dict[str, object]) -> None:
+    assert _score(row, {}) == score
+
+
 def test_tied_parameters_count_once(model: Path, heldout: Path) -> None:
     result = evaluate(model, heldout, [], device="cpu")
     layer = 2 * 32 * 32 + 2 * 16 * 32 + 3 * 32 * 48 + 2 * 32
@@ -129,6 +167,16 @@ def test_local_tasks_need_no_look_at_lm_eval_s_own(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr("lm_eval.tasks.TaskManager", never)
     check_tasks(["wiki_cloze", "analogies"], REPOSITORY / "tasks")
+
+
+def test_checking_local_tasks_loads_no_heavy_library() -> None:
+    code = (
+        "import sys; from pathlib import Path; from lesa.evaluation import check_tasks; "
+        "check_tasks(['wiki_cloze'], Path(sys.argv[1])); "
+        "print({'torch', 'transformers', 'lm_eval'} & set(sys.modules))"
+    )
+    command = [sys.executable, "-c", code, str(REPOSITORY / "tasks")]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() == "set()"
 
 
 def test_no_text_is_said(model: Path, tmp_path: Path) -> None:

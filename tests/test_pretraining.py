@@ -9,14 +9,15 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from conftest import tiny_llama
-from lesa.checkpoint import SINGLE
+from lesa import pretraining
+from lesa.checkpoint import SINGLE, Checkpoint
 from lesa.errors import LesaError
 from lesa.expansion import expand
-from lesa.pretraining import pretrain, tokens_to_target, use_bf16
+from lesa.pretraining import check_frozen, pretrain, tokens_to_target, use_bf16
 from lesa.settings import Pretrain
 from test_expansion import CONFIGS
 
@@ -49,6 +50,10 @@ folder = Path(sys.argv[1])
 pretraining.pretrain(folder / "expanded", folder / "corpus", folder / "out", folder / "report",
                      Pretrain(**eval(sys.argv[3])), 0, "cpu", folder / "checkpoints")
 """
+
+KILLED_AFTER_TRAINING = KILLED.replace(
+    "pretraining.Clock = Killer", "pretraining.check_frozen = lambda *arguments: os.kill(os.getpid(), signal.SIGKILL)"
+)
 
 
 @pytest.fixture
@@ -166,6 +171,19 @@ def test_other_families_keep_their_layout(family: str, save_tiny: Callable[..., 
     assert not info["unexpected_keys"]
 
 
+def test_killed_after_the_last_step_it_makes_no_step_more(folder: Path) -> None:
+    train(folder, "out-unbroken")
+    code = [sys.executable, "-c", KILLED_AFTER_TRAINING, str(folder), "0", repr(RECIPE)]
+    killed = subprocess.run(code, capture_output=True)
+    assert killed.returncode == -9, killed.stderr.decode()
+    assert (folder / "checkpoints" / "checkpoint-6" / "complete.json").exists()
+    assert not (folder / "out").exists()
+    assert train(folder)["tokens_per_second"] is None
+    assert curves(folder / "report") == curves(folder / "report-unbroken")
+    assert (folder / "out" / SINGLE).read_bytes() == (folder / "out-unbroken" / SINGLE).read_bytes()
+    assert not (folder / "checkpoints").exists()
+
+
 def test_changed_settings_start_anew(folder: Path) -> None:
     subprocess.run([sys.executable, "-c", KILLED, str(folder), "5", repr(RECIPE)], capture_output=True)
     train(folder, learning_rate=0.02)
@@ -179,6 +197,70 @@ def test_a_loss_that_is_no_number_stops_and_keeps_what_was_good(folder: Path) ->
         train(folder, learning_rate=1e18, warmup_steps=2, save_every=1)
     assert (folder / "checkpoints" / "checkpoint-1" / "complete.json").exists()
     assert not (folder / "out").exists()
+
+
+def test_weights_spoilt_by_a_gradient_are_not_saved(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loss of the step itself is still finite; only the gradient is not."""
+    load = AutoModelForCausalLM.from_pretrained
+    calls = []
+
+    def spoil(gradient: torch.Tensor) -> torch.Tensor:
+        calls.append(None)
+        return gradient * math.inf if len(calls) == 5 else gradient  # in step 3: two batches a step
+
+    def load_spoilt(*arguments: Any, **settings: Any) -> Any:
+        model = load(*arguments, **settings)
+        model.model.layers[3].mlp.up_proj.weight.register_hook(spoil)
+        return model
+
+    monkeypatch.setattr(pretraining.AutoModelForCausalLM, "from_pretrained", load_spoilt)
+    with pytest.raises(LesaError, match=r"grad_norm is (nan|inf) at step 3"):
+        train(folder, save_every=1)
+    assert sorted(path.name for path in (folder / "checkpoints").glob("checkpoint-*")) == [
+        "checkpoint-1",
+        "checkpoint-2",
+    ]
+
+
+def test_a_frozen_weight_is_compared_in_float32(folder: Path) -> None:
+    stored = {name: tensor.bfloat16() for name, tensor in load_file(folder / "expanded" / SINGLE).items()}
+    save_file(stored, folder / "expanded" / SINGLE)
+    (folder / "trained").mkdir()
+    (folder / "trained" / "config.json").write_bytes((folder / "expanded" / "config.json").read_bytes())
+    trained = {name: tensor.float() for name, tensor in stored.items()}
+    moved = "model.layers.0.mlp.up_proj.weight"
+    trained[moved] = trained[moved] * (1 + 1e-5)
+    assert torch.equal(trained[moved].bfloat16(), stored[moved])
+    save_file(trained, folder / "trained" / SINGLE)
+    expanded, final = Checkpoint(folder / "expanded"), Checkpoint(folder / "trained")
+    check_frozen(expanded, final, ("model.layers.0.",))
+    with pytest.raises(RuntimeError, match=moved):
+        check_frozen(expanded, final, ("model.layers.3.",))
+
+
+def test_trained_weights_under_other_names_are_not_lost(
+    folder: Path, save_tiny: Callable[..., Path], tmp_path: Path
+) -> None:
+    """GPT-2's own checkpoint lacks the root of its names, which transformers adds on saving."""
+    stored = load_file(save_tiny(CONFIGS["gpt2"], "expanded") / SINGLE)
+    bare = {name.removeprefix("transformer."): tensor for name, tensor in stored.items()}
+    save_file(bare, folder / "expanded" / SINGLE, {"format": "pt"})
+    with pytest.raises(RuntimeError, match="has nothing of that name to replace"):
+        train(folder, train="all", steps=1)
+    assert not (folder / "out").exists()
+
+
+def test_a_full_disk_is_said_before_training(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    weights = load_file(folder / "expanded" / SINGLE)
+    new = [
+        tensor.numel() for name, tensor in weights.items() if name.startswith(("model.layers.3.", "model.layers.5."))
+    ]
+    one = 4 * (sum(tensor.numel() for tensor in weights.values()) + 2 * sum(new))
+    asked = []
+    monkeypatch.setattr(pretraining, "need_space", lambda folder, nbytes: asked.append(nbytes))
+    train(folder, steps=2, eval_every=2)
+    train(folder, steps=8, eval_every=8)
+    assert asked == [one, 3 * one]
 
 
 def test_a_model_without_new_layers_is_refused(folder: Path) -> None:

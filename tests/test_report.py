@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from lesa import figures
 from lesa.report import write_report
 from lesa.results import read
 from lesa.settings import Settings
@@ -50,8 +51,9 @@ def predictor(skill: float | None, controls: dict[str, float] | None = None) -> 
 
 
 @pytest.fixture
-def reports(tmp_path: Path) -> Path:
+def reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """What the stages of a run on a small model leave behind."""
+    monkeypatch.setattr(figures, "DPI", 30)  # drawing is what takes the time here
     rng = np.random.default_rng(0)
     spectrum = [(kind, c, 10.0 / (c + 1), 0.5) for kind in KINDS for c in range(8)]
     continuity = [(kind, c, n, rng.uniform(-1, 1)) for kind in KINDS for c in range(4) for n in range(5)]

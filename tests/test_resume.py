@@ -4,7 +4,7 @@ import pytest
 
 from lesa.resume import FINGERPRINT, MARKER, fingerprint, is_whole, last_good, mark_whole
 
-WANTED = {"settings": {"steps": 4}, "files": {"a": "1"}}
+WANTED = {"settings": {"steps": 4}, "folders": [{"a": "1"}]}
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_one_without_a_whole_marker_does_not_count(folder: Path, content: str | 
 
 
 def test_other_inputs_start_anew(folder: Path) -> None:
-    assert last_good(folder, {**WANTED, "files": {"a": "2"}}) is None
+    assert last_good(folder, {**WANTED, "folders": [{"a": "2"}]}) is None
     assert [path.name for path in folder.iterdir()] == [FINGERPRINT]
     assert last_good(folder, WANTED) is None
 
@@ -71,3 +71,13 @@ def test_fingerprint_changes_with_any_byte(tmp_path: Path) -> None:
     assert fingerprint({"steps": 2}, [tmp_path / "a"]) != before
     (tmp_path / "a" / "x").write_text("2")
     assert fingerprint({"steps": 1}, [tmp_path / "a"]) != before
+
+
+def test_fingerprint_keeps_files_of_one_name_apart(tmp_path: Path) -> None:
+    folders = [tmp_path / "a", tmp_path / "b"]
+    for folder in folders:
+        folder.mkdir()
+        (folder / "config.json").write_text(folder.name)
+    before = fingerprint({}, folders)
+    (tmp_path / "a" / "config.json").write_text("other")
+    assert fingerprint({}, folders) != before
