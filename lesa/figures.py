@@ -119,6 +119,7 @@ def continuity(table: pd.DataFrame) -> Figure:
         axes.set_title(kind)
         axes.grid(False)
         axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
+    figure.suptitle("Continuity between neighboring layers", fontsize=10, fontweight="bold")
     figure.supxlabel("left layer of the two (0 is the first)", fontsize=9)
     figure.supylabel("component (1 is the strongest)", fontsize=9)
     figure.colorbar(image, ax=panels, label="cosine to the next layer", shrink=min(1.0, 2.6 / height), aspect=25)
@@ -150,6 +151,7 @@ def components(table: pd.DataFrame) -> Figure:
         axes.set_title(kind)
         axes.tick_params(labelsize=7)
         axes.locator_params(nbins=4)
+    figure.suptitle("First components of every layer", fontsize=10, fontweight="bold")
     figure.supxlabel("first principal axis", fontsize=9)
     figure.supylabel("second principal axis", fontsize=9)
     legend = figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=4)
@@ -204,13 +206,12 @@ def skills(table: pd.DataFrame) -> Figure:
 
 
 @_styled
-def pretraining(train: pd.DataFrame, heldout: pd.DataFrame, base: float | None, target: float | None) -> Figure:
+def pretraining(train: pd.DataFrame, heldout: pd.DataFrame, target: float | None) -> Figure:
     """Training loss and held-out perplexity against tokens.
 
     Args:
         train: columns ``tokens``, ``train_loss`` (nats a token).
         heldout: columns ``tokens``, ``heldout_perplexity``.
-        base: the base's perplexity, drawn as a line.
         target: the perplexity to reach, drawn as a line.
     """
     figure = Figure(figsize=(WIDTH, 3.3), layout="constrained")
@@ -222,9 +223,6 @@ def pretraining(train: pd.DataFrame, heldout: pd.DataFrame, base: float | None, 
     label = f"deeper model, {perplexity.iloc[-1]:,.4g} at the end"
     right.plot(heldout["tokens"], perplexity, color=BLUE, marker="o", markersize=4, label=label)
     levels = list(perplexity)
-    if base is not None:
-        right.axhline(base, color=BLACK, linestyle="--", linewidth=1.1, label=f"base, {base:,.4g}")
-        levels.append(base)
     if target is not None:
         right.axhline(target, color=GREEN, linestyle=":", label=f"target, {target:,.4g}")
         levels.append(target)

@@ -57,19 +57,16 @@ def of_models(results: Results) -> list[Picture]:
 
 def of_training(results: Results, target: float | None) -> list[Picture]:
     """Continual pre-training; ``target`` is the perplexity to reach."""
-    base = results.models.get("base", {}).get("perplexity")
     have = results.tables.keys() >= {"train", "heldout"}
     return [
         _picture(
             "pretraining",
             "Loss and held-out perplexity against tokens",
-            "Left, the loss on each training batch; right, perplexity on held-out blocks, where below the dashed "
-            "line is better than the base. The dashed line is from the evaluation of all held-out documents and the "
-            "curve from a part of them, so a small gap says nothing; the table of the three models compares alike.",
+            "Left, the loss on each training batch; right, perplexity on the first held-out blocks. It is not to be "
+            "held against the perplexities of the table above, which are of whole documents, and of all of them.",
             figures.pretraining,
             results.tables["train"] if have else None,
             results.tables.get("heldout"),
-            base,
             target,
         )
     ]

@@ -266,7 +266,7 @@ def _arguments(settings: Pretrain, seed: int, device: torch.device, bf16: bool, 
         output_dir=str(checkpoints),
         max_steps=settings.steps,
         per_device_train_batch_size=settings.batch_size,
-        per_device_eval_batch_size=settings.batch_size,
+        per_device_eval_batch_size=1,  # with more, several processes weigh a last, smaller batch wrongly
         gradient_accumulation_steps=settings.gradient_accumulation,
         learning_rate=settings.learning_rate,
         lr_scheduler_type="cosine",

@@ -8,6 +8,7 @@ from pathlib import Path
 from lesa import settings
 from lesa.errors import LesaError
 from lesa.files import read_json
+from lesa.launch import check_launch
 from lesa.plan import check_range
 from lesa.settings import Settings
 
@@ -34,6 +35,7 @@ def checked_settings() -> Settings:
 
     read = settings.load(PARAMS)
     check_tasks(read.evaluate.tasks, TASKS)
+    check_launch(read.pretrain.launch)
     if DOWNLOADED.exists():
         known = read_json(DOWNLOADED)
         if (known["model"], known["revision"]) == (read.base.model, read.base.revision):

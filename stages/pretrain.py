@@ -1,14 +1,22 @@
-"""Continue pre-training."""
+"""Continue pre-training, on several processes where pretrain.launch says so."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 from common import run
 from lesa.files import write_json
+from lesa.launch import launch_command
 from lesa.pretraining import pretrain
 from lesa.settings import Settings
 
+RANK = "RANK"  # what launchers set in each process they start
+
 
 def main(settings: Settings, expanded: Path, corpus: Path, out: Path, report: Path) -> None:
+    if settings.pretrain.launch and RANK not in os.environ:
+        sys.exit(subprocess.run(launch_command(settings.pretrain.launch, sys.argv)).returncode)
     metrics = pretrain(
         expanded,
         corpus,
@@ -19,7 +27,8 @@ def main(settings: Settings, expanded: Path, corpus: Path, out: Path, report: Pa
         settings.device,
         checkpoints=out.with_name(out.name + ".checkpoints"),
     )
-    write_json(report / "metrics.json", metrics)
+    if os.environ.get(RANK, "0") == "0":
+        write_json(report / "metrics.json", metrics)
 
 
 if __name__ == "__main__":

@@ -95,25 +95,21 @@ def test_all_good_skills_fit() -> None:
     assert high > 0.9
 
 
-def cpt(perplexity: list[float], base: float | None, target: float | None) -> Figure:
+def cpt(perplexity: list[float], target: float | None) -> Figure:
     train = pd.DataFrame({"tokens": [100, 200], "train_loss": [3.0, 2.9]})
     heldout = pd.DataFrame({"tokens": range(len(perplexity)), "heldout_perplexity": perplexity})
-    return figures.pretraining(train, heldout, base, target)
+    return figures.pretraining(train, heldout, target)
 
 
-def test_pretraining_shows_the_base_and_the_target() -> None:
-    _, right = cpt([3000.0, 22.0], 21.4, 20.0).axes
-    assert [line.get_label() for line in right.lines] == [
-        "deeper model, 22 at the end",
-        "base, 21.4",
-        "target, 20",
-    ]
-    assert right.lines[1].get_ydata() == [21.4, 21.4]
+def test_pretraining_shows_the_target() -> None:
+    _, right = cpt([3000.0, 22.0], 20.0).axes
+    assert [line.get_label() for line in right.lines] == ["deeper model, 22 at the end", "target, 20"]
+    assert right.lines[1].get_ydata() == [20.0, 20.0]
     assert right.get_yscale() == "log"
 
 
-def test_pretraining_without_a_base_has_a_plain_axis() -> None:
-    left, right = cpt([24.0, 22.0], None, None).axes
+def test_pretraining_without_a_target_has_a_plain_axis() -> None:
+    left, right = cpt([24.0, 22.0], None).axes
     assert len(right.lines) == 1
     assert (left.get_yscale(), right.get_yscale()) == ("linear", "linear")
 
