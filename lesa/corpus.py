@@ -46,7 +46,7 @@ def prepare(
 
     Returns:
         Metrics: for each side ``documents``, ``characters``, ``tokens`` and ``blocks``; ``duplicates``,
-        ``vocabulary_size`` and ``seconds``.
+        ``vocabulary_size``, ``seconds`` and ``peak_memory_bytes``.
 
     Raises:
         LesaError: fewer than two documents, too little text for one block a side, or no end-of-text token.
@@ -92,7 +92,13 @@ def prepare(
                 f"corpus.source gave {counts[side]['tokens']} tokens for the {side} side, and one block takes "
                 f"corpus.sequence_length = {sequence_length}; use more text or shorter blocks"
             )
-    return {**counts, "duplicates": duplicates, "vocabulary_size": vocabulary, "seconds": meter.seconds}
+    return {
+        **counts,
+        "duplicates": duplicates,
+        "vocabulary_size": vocabulary,
+        "seconds": meter.seconds,
+        "peak_memory_bytes": meter.peak_memory_bytes,
+    }
 
 
 def _spool(documents: Iterable[Document], path: Path, seed: int) -> tuple[list[int], int]:

@@ -8,7 +8,7 @@ import pandas as pd
 
 from lesa.files import read_json
 
-STAGES = ("download", "prepare_corpus", "analyze", "train_predictor", "expand", "pretrain")
+STAGES = ("download", "prepare_corpus", "prepare_tasks", "analyze", "train_predictor", "expand", "pretrain")
 MODELS = ("base", "expanded", "pretrained")
 TABLES = {
     "spectrum": "analyze/spectrum.csv",

