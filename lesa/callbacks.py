@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from scmrepo.exceptions import SCMError
 from transformers import TrainerCallback
 from transformers.integrations import DVCLiveCallback
 
@@ -64,7 +65,11 @@ class LiveCurves(DVCLiveCallback):
 
         self._initialized = True
         if state.is_world_process_zero:
-            self.live = Live(str(self._folder), save_dvc_exp=False, dvcyaml=None)
+            try:
+                self.live = Live(str(self._folder), save_dvc_exp=False, dvcyaml=None)
+            except SCMError as error:
+                reason = "dvclive wants a git repository with a commit; make one (git commit) and run again"
+                raise LesaError(f"{reason} ({error})") from None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Called by the Trainer before training, with the log so far."""

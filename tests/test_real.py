@@ -21,6 +21,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     copy_repository(folder)
     change(folder, pretrain={"steps": 12, "warmup_steps": 2, "eval_every": 6, "save_every": 6, "eval_blocks": 8})
     change(folder, evaluate={"limit": 60}, predictor={"epochs": 2, "heldout_epochs": 1})
+    run(folder, "git", "add", "-A")
+    run(folder, "git", "commit", "-qm", "start")
     assert sorted(ran(run(folder, "dvc", "repro"))) == sorted(STAGES)
     return folder
 
