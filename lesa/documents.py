@@ -118,6 +118,8 @@ def _record(record: dict[str, Any], place: str, corpus: Corpus) -> Iterator[Docu
         fields = ", ".join(map(str, record)) or "none"
         raise LesaError(f"corpus.text_field is {corpus.text_field}, and {place} has no such text; its fields: {fields}")
     if text and text.strip():
+        # half of a surrogate pair, which JSON can hold, is no text
+        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         yield Document(str(record.get("id") or place), str(record.get("title") or ""), text.strip())
 
 

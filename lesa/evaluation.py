@@ -16,6 +16,9 @@ from typing import Any
 from lesa.errors import LesaError
 from lesa.meter import Meter
 
+LARGEST = 700.0
+"""Nats a token from which on the perplexity is no finite number."""
+
 WINDOW_TOKENS = 2048
 """Tokens scored at once for the perplexity: their logits over the whole vocabulary are held in float32."""
 
@@ -70,7 +73,7 @@ def evaluate(
         there with its members.
 
     Raises:
-        LesaError: a task is unknown, or there is no held-out text.
+        LesaError: a task is unknown, there is no held-out text, or the model computes no finite figures.
     """
     import torch
     from lm_eval import simple_evaluate
@@ -82,7 +85,8 @@ def evaluate(
 
     meter = Meter()
     check_tasks(tasks, tasks_folder)
-    texts = [json.loads(line)["text"] for line in Path(heldout).read_text(encoding="utf-8").splitlines()]
+    with Path(heldout).open(encoding="utf-8") as file:
+        texts = [json.loads(line)["text"] for line in file]
     if not any(texts):
         raise LesaError(f"{heldout} holds no text to measure the perplexity on")
     torch.manual_seed(seed)
@@ -137,6 +141,11 @@ def perplexity(model: Any, texts: Sequence[str]) -> dict[str, float]:
     nats = -sum(score for score, _ in model._loglikelihood_tokens(windows))
     tokens = sum(len(scored) for _, _, scored in windows)
     size = sum(len(text.encode()) for text in texts)
+    if not nats / tokens < LARGEST:
+        raise LesaError(
+            f"the model gives the held-out text {nats / tokens:.3g} nats a token, which is no usable figure; "
+            "its weights are damaged, or its data type cannot hold what it computes"
+        )
     return {
         "perplexity": math.exp(nats / tokens),
         "bits_per_byte": nats / math.log(2) / size,

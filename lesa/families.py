@@ -160,6 +160,20 @@ def family_of(config: Mapping[str, Any]) -> Family:
     return FAMILIES[model_type]
 
 
+def check_length(config: Mapping[str, Any], sequence_length: int) -> None:
+    """See that a model takes sequences of ``sequence_length`` tokens.
+
+    Raises:
+        LesaError: its positions end before.
+    """
+    longest = config.get("max_position_embeddings") or config.get("n_positions")
+    if longest and sequence_length > longest:
+        raise LesaError(
+            f"corpus.sequence_length is {sequence_length}, and the base has positions for {longest} tokens; "
+            f"right would be at most {longest}"
+        )
+
+
 def num_layers(config: Mapping[str, Any]) -> int:
     """Number of decoder layers that a config declares.
 

@@ -40,7 +40,7 @@ def _read(config: str) -> dict[str, object]:
         raise LesaError(f"pretrain.launch is {config}, which does not exist; there are {there}")
     try:
         settings = yaml.safe_load(path.read_text())
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise LesaError(f"pretrain.launch: {config} is not a valid YAML file: {' '.join(str(error).split())}") from None
     if not isinstance(settings, dict) or not {"distributed_type", "num_processes"} <= settings.keys():
         raise LesaError(f"pretrain.launch: {config} must name distributed_type and num_processes; see configs/")

@@ -18,7 +18,7 @@ class Layers:
         kinds: weight kind -> name inside a layer of its matrix, for the kinds that the first layer holds.
 
     Raises:
-        LesaError: the family is unknown, or a layer has no tensors.
+        LesaError: the family is unknown, or a layer has no tensors, or there are more layers than the config says.
     """
 
     def __init__(self, checkpoint: Checkpoint) -> None:
@@ -33,7 +33,12 @@ class Layers:
         for stored in checkpoint.names():
             name = root + stored if self._lacks_root else stored
             number, _, rest = name.removeprefix(start).partition(".")
-            if name.startswith(start) and number.isdecimal() and int(number) < len(self):
+            if name.startswith(start) and number.isdecimal():
+                if int(number) >= len(self):
+                    raise LesaError(
+                        f"{checkpoint.folder} has tensors of layer {number}, and {self.family.depth_key} in "
+                        f"config.json is {len(self)}; the two must agree"
+                    )
                 self._names[int(number)].append(rest)
             else:
                 self.outside.append(name)

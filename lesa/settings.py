@@ -77,6 +77,17 @@ class Expansion(Section):
             raise ValueError(f"no such method; there are {', '.join(names())}")
         return method
 
+    @field_validator("max_shard_size")
+    @classmethod
+    def _is_size(cls, size: str) -> str:
+        from lesa.checkpoint import parse_size
+
+        try:
+            parse_size(size)
+        except LesaError as error:
+            raise ValueError(str(error)) from None
+        return size
+
     @model_validator(mode="after")
     def _ordered(self) -> "Expansion":
         if self.first >= self.last:

@@ -172,15 +172,16 @@ def _cast(spec: TensorSpec, dtype: Any) -> TensorSpec:
 
 
 def _complete(source: Path, out: Path, base: Base) -> None:
-    """Make the tokenizer and generation files that a model folder has in other forms only, or not at all."""
+    """See that the tokenizer can be read; make the tokenizer and generation files that are missing."""
     from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 
     trust = base.trust_remote_code
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=trust)
+    except Exception as error:  # the tokenizers library raises nothing narrower for a file it cannot parse
+        raise LesaError(f"base.model is {base.model}, whose tokenizer cannot be read: {_brief(error)}") from error
     if not all((out / name).exists() for name in ("tokenizer.json", "tokenizer_config.json")):
-        try:
-            AutoTokenizer.from_pretrained(source, trust_remote_code=trust).save_pretrained(out)
-        except (OSError, ValueError, ImportError) as error:
-            raise LesaError(f"base.model is {base.model}, whose tokenizer cannot be read: {_brief(error)}") from None
+        tokenizer.save_pretrained(out)
     if not (out / "generation_config.json").exists():
         config = AutoConfig.from_pretrained(out, trust_remote_code=trust)
         GenerationConfig.from_model_config(config).save_pretrained(out)

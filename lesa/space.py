@@ -14,6 +14,4 @@ def need_space(folder: str | Path, nbytes: int) -> None:
     """
     free = shutil.disk_usage(folder).free
     if free < nbytes:
-        raise LesaError(
-            f"the disk of {folder} has {free / 1e9:.2f} GB free, and {nbytes / 1e9:.2f} GB are needed; free some"
-        )
+        raise LesaError(f"the disk of {folder} has {free / 1e6:,.1f} MB free, and {nbytes / 1e6:,.1f} MB are needed")

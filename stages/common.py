@@ -12,6 +12,7 @@ from lesa.launch import check_launch
 from lesa.plan import check_range
 from lesa.settings import Settings
 
+NOT_WRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}
 PARAMS = Path("params.yaml")
 TASKS = Path("tasks")
 DOWNLOADED = Path("reports/download/metrics.json")
@@ -22,11 +23,11 @@ def run(stage: Callable[..., None]) -> None:
     try:
         stage(checked_settings(), *map(Path, sys.argv[1:]))
     except LesaError as error:
-        sys.exit(f"lesa: {error}")
+        sys.exit(f"\nlesa: {error}")  # on a line of its own, whatever a progress bar left
     except OSError as error:
-        if error.errno != errno.ENOSPC:
+        if error.errno not in NOT_WRITABLE:
             raise
-        sys.exit(f"lesa: no disk space left while writing {error.filename or 'outputs'}; free some and run again")
+        sys.exit(f"\nlesa: cannot write {error.filename or 'outputs'}: {error.strerror}")
 
 
 def checked_settings() -> Settings:

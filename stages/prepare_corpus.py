@@ -6,14 +6,17 @@ from pathlib import Path
 from transformers import AutoTokenizer
 
 from common import run
+from lesa.checkpoint import read_config
 from lesa.corpus import prepare
 from lesa.documents import documents
+from lesa.families import check_length
 from lesa.files import whole_folder, write_json
 from lesa.settings import Settings
 
 
 def main(settings: Settings, base: Path, out: Path, report: Path) -> None:
     corpus = settings.corpus
+    check_length(read_config(base), corpus.sequence_length)
     tokenizer = AutoTokenizer.from_pretrained(base, trust_remote_code=settings.base.trust_remote_code)
     with whole_folder(out) as folder:
         metrics = prepare(

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from tokenizers import processors
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -177,6 +178,22 @@ def test_checking_local_tasks_loads_no_heavy_library() -> None:
     )
     command = [sys.executable, "-c", code, str(REPOSITORY / "tasks")]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() == "set()"
+
+
+def test_line_separators_inside_a_text_do_not_end_it(model: Path, tmp_path: Path) -> None:
+    text = "The river\u2028of Alberton\x85was built."
+    (tmp_path / "odd.jsonl").write_text(json.dumps({"text": text}, ensure_ascii=False) + "\n", encoding="utf-8")
+    result = evaluate(model, tmp_path / "odd.jsonl", [], device="cpu")
+    count = len(AutoTokenizer.from_pretrained(model)(text, add_special_tokens=False)["input_ids"])
+    assert result["heldout_tokens"] == count
+
+
+def test_damaged_weights_are_said(model: Path, heldout: Path) -> None:
+    weights = load_file(model / "model.safetensors")
+    weights["model.norm.weight"][0] = float("nan")
+    save_file(weights, model / "model.safetensors", {"format": "pt"})
+    with pytest.raises(LesaError, match="nan nats a token"):
+        evaluate(model, heldout, [], device="cpu")
 
 
 def test_no_text_is_said(model: Path, tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ from lesa import initializers, predictor
 from lesa.checkpoint import SINGLE, Checkpoint
 from lesa.errors import LesaError
 from lesa.expansion import expand
+from lesa.families import check_length
 from lesa.layers import Layers
 from lesa.learning import learn
 from lesa.settings import Predictor as PredictorSettings
@@ -303,7 +304,7 @@ def test_a_full_disk_is_seen_before_anything_is_written(
     base = save_tiny()
     needed = (base / SINGLE).stat().st_size
     monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=needed))
-    with pytest.raises(LesaError, match=r"GB free, and .* GB are needed"):
+    with pytest.raises(LesaError, match=r"MB free, and .* MB are needed"):
         expand(base, tmp_path / "out", "duplicate", 1, 3)
     assert [path.name for path in tmp_path.iterdir()] == ["base"]
 
@@ -323,6 +324,22 @@ def test_layers_of_different_shape_are_refused(save_tiny: Callable[..., Path], t
     save_file(tensors, base / SINGLE, metadata={"format": "pt"})
     with pytest.raises(LesaError, match=r"layers 2 and 3 of .* differ: mlp\.up_proj\.weight is \(48, 32\)"):
         expand(base, tmp_path / "out", "interpolate", 2, 4)
+
+
+def test_more_layers_than_the_config_says_are_refused(save_tiny: Callable[..., Path], tmp_path: Path) -> None:
+    base = save_tiny()
+    config = json.loads((base / "config.json").read_text())
+    (base / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 6}))
+    with pytest.raises(LesaError, match=r"tensors of layer [67], and num_hidden_layers in config\.json is 6"):
+        expand(base, tmp_path / "out", "duplicate", 1, 3)
+
+
+@pytest.mark.parametrize("config", [{"max_position_embeddings": 64}, {"n_positions": 64}, {}])
+def test_a_sequence_longer_than_the_positions_is_refused(config: dict[str, int]) -> None:
+    check_length(config, 64)
+    if config:
+        with pytest.raises(LesaError, match=r"corpus\.sequence_length is 65, and the base has positions for 64"):
+            check_length(config, 65)
 
 
 def test_an_unknown_method_names_those_there_are() -> None:

@@ -63,6 +63,9 @@ def test_a_missing_or_foreign_file_is_named(tmp_path: Path) -> None:
         check_launch(str(tmp_path / "gone.yaml"))
     with pytest.raises(LesaError, match="not a valid YAML file"):
         check_launch(str(tmp_path / "there.yaml"))
+    (tmp_path / "there.yaml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(LesaError, match="not a valid YAML file"):
+        check_launch(str(tmp_path / "there.yaml"))
     (tmp_path / "there.yaml").write_text("a: 1")
     with pytest.raises(LesaError, match="must name distributed_type and num_processes"):
         check_launch(str(tmp_path / "there.yaml"))

@@ -46,6 +46,7 @@ def test_defaults_fill_what_is_not_written(tmp_path: Path) -> None:
         ({"pretrian": {}}, r"unknown key pretrian; did you mean pretrain\?"),
         ({"seed": "x"}, r"seed: input should be a valid integer \(found 'x'\)"),
         ({"expansion__method": "magic"}, r"expansion\.method: no such method; there are duplicate, interpolate, lesa"),
+        ({"expansion__max_shard_size": "5GBB"}, r"expansion\.max_shard_size: '5GBB' is no shard size"),
         ({"expansion__first": 9, "expansion__last": 9}, r"expansion\.first \(9\) must be below expansion\.last \(9\)"),
         ({"expansion__norms": "last"}, r"expansion\.norms: input should be 'first', 'left' or 'mean' \(found 'last'\)"),
         ({"predictor__norm_weight": 2}, r"predictor\.norm_weight.*less than or equal to 1 \(found 2\)"),

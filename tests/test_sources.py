@@ -163,7 +163,7 @@ def test_folder_without_tokenizer_is_refused(base: Path, out: Path) -> None:
 def test_full_disk_is_told_at_the_start(base: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = type("Usage", (), {"free": 100})
     monkeypatch.setattr(space.shutil, "disk_usage", lambda path: usage)
-    with pytest.raises(LesaError, match=r"0\.00 GB free"):
+    with pytest.raises(LesaError, match=r"0\.0 MB free"):
         fetch_base(Base(model=str(base)), out)
     assert list(out.iterdir()) == []
 
