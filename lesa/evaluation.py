@@ -98,17 +98,21 @@ def evaluate(
     result = perplexity(windows, texts)
     scores = {}
     if tasks:
-        results = simple_evaluate(
-            model=HFLM(**common, batch_size=batch_size),
-            tasks=list(tasks),
-            task_manager=TaskManager(include_path=str(tasks_folder) if tasks_folder else None),
-            limit=limit,
-            log_samples=False,
-            random_seed=seed,
-            numpy_random_seed=seed,
-            torch_random_seed=seed,
-            fewshot_random_seed=seed,
-        )
+        try:
+            results = simple_evaluate(
+                model=HFLM(**common, batch_size=batch_size),
+                tasks=list(tasks),
+                task_manager=TaskManager(include_path=str(tasks_folder) if tasks_folder else None),
+                limit=limit,
+                log_samples=False,
+                random_seed=seed,
+                numpy_random_seed=seed,
+                torch_random_seed=seed,
+                fewshot_random_seed=seed,
+            )
+        except ConnectionError as error:
+            reason = " ".join(str(error).split())
+            raise LesaError(f"evaluate.tasks names a task whose data cannot be fetched: {reason}") from None
         configs = results["configs"]
         rows = {task: _score(row, configs.get(task, {})) for task, row in results["results"].items()}
         scores = {task: row for task, row in rows.items() if row}

@@ -104,6 +104,12 @@ def pretrain(
     with arguments.main_process_first(local=False):
         start = last_good(checkpoints, fingerprint(recipe, [Path(expanded), Path(corpus)]))
     arguments.eval_on_start = start is None
+    batch = arguments.train_batch_size * settings.gradient_accumulation * arguments.world_size
+    if len(train) < batch:
+        raise LesaError(
+            f"{corpus} has {len(train)} training blocks, fewer than one step takes ({batch}); "
+            "use more text, or a smaller pretrain.batch_size or pretrain.gradient_accumulation"
+        )
     if start is None:
         # The Trainer deletes the oldest of its checkpoints after it has written a third.
         need_space(
@@ -132,8 +138,7 @@ def pretrain(
     if start != last:  # the Trainer makes one step too many when resumed at the end
         trainer.train(resume_from_checkpoint=str(start) if start else None)
 
-    step_tokens = arguments.train_batch_size * settings.gradient_accumulation * arguments.world_size
-    step_tokens *= train.sequence_length
+    step_tokens = batch * train.sequence_length
     curves = history(read_json(last / TRAINER_STATE_NAME)["log_history"], step_tokens)
     trainer.accelerator.wait_for_everyone()
     if trainer.is_world_process_zero():
@@ -285,6 +290,7 @@ def _arguments(settings: Pretrain, seed: int, device: torch.device, bf16: bool, 
         logging_nan_inf_filter=False,
         prediction_loss_only=True,
         remove_unused_columns=False,
+        dataloader_drop_last=True,  # every step then trains on the same number of tokens
         report_to="none",
         seed=seed,
         data_seed=seed,

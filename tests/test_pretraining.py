@@ -272,8 +272,29 @@ def test_a_model_without_new_layers_is_refused(folder: Path) -> None:
         train(folder)
 
 
+def test_a_text_shorter_than_a_step_is_refused(folder: Path) -> None:
+    np.save(folder / "corpus" / "train.npy", np.full((3, 16), 5, np.uint16))
+    with pytest.raises(LesaError, match=r"has 3 training blocks, fewer than one step takes \(4\)"):
+        train(folder)
+
+
+def test_every_step_of_every_epoch_is_a_whole_one(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    np.save(folder / "corpus" / "train.npy", np.load(folder / "corpus" / "train.npy")[:7])
+    seen = []
+    step = pretraining.Trainer.training_step
+
+    def spy(trainer: Any, model: Any, inputs: dict[str, torch.Tensor], *rest: Any) -> Any:
+        seen.append(inputs["input_ids"].numel())
+        return step(trainer, model, inputs, *rest)
+
+    monkeypatch.setattr(pretraining.Trainer, "training_step", spy)
+    metrics = train(folder, gradient_accumulation=1, steps=7)
+    assert seen == [2 * 16] * 7
+    assert metrics["tokens"] == sum(seen)
+
+
 def test_tokens_of_another_vocabulary_are_refused(folder: Path) -> None:
-    np.save(folder / "corpus" / "train.npy", np.full((4, 16), 97, np.uint16))
+    np.save(folder / "corpus" / "train.npy", np.full((8, 16), 97, np.uint16))
     with pytest.raises(LesaError, match="no embedding for"):
         train(folder)
 
