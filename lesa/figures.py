@@ -151,10 +151,10 @@ def components(table: pd.DataFrame) -> Figure:
         axes.set_title(kind)
         axes.tick_params(labelsize=7)
         axes.locator_params(nbins=4)
-    figure.suptitle("First components of every layer", fontsize=10, fontweight="bold")
     figure.supxlabel("first principal axis", fontsize=9)
     figure.supylabel("second principal axis", fontsize=9)
     legend = figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=4)
+    legend.set_title("First components of every layer", {"size": 10, "weight": "bold"})
     for handle in legend.legend_handles:
         if handle is not None:
             handle.set(array=None, facecolor="#555555")
