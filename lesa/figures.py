@@ -154,7 +154,8 @@ def components(table: pd.DataFrame) -> Figure:
     figure.supxlabel("first principal axis", fontsize=9)
     figure.supylabel("second principal axis", fontsize=9)
     legend = figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=4)
-    legend.set_title("First components of every layer", {"size": 10, "weight": "bold"})
+    legend.set_title("First components of every layer")
+    legend.get_title().set(fontsize=10, fontweight="bold")
     for handle in legend.legend_handles:
         if handle is not None:
             handle.set(array=None, facecolor="#555555")
