@@ -4,7 +4,16 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StrictBool,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import ErrorDetails
 
 from lesa.errors import LesaError
@@ -103,10 +112,13 @@ class Pretrain(Section):
     gradient_accumulation: Count = 1
     learning_rate: Positive = 1e-3
     warmup_steps: Index = 5
-    optimizer: Literal["adamw"] = "adamw"
+    optimizer: Literal["adamw", "adamw_fused"] = "adamw"
     weight_decay: NonNegative = 0.0
     train: Literal["new", "all"] = "new"
     precision: Literal["auto", "bf16", "fp32"] = "auto"
+    packing: Literal["concat", "documents"] = "concat"
+    gradient_checkpointing: StrictBool = False
+    torch_compile: StrictBool = False
     launch: str | None = None
     eval_every: Count = 20
     eval_blocks: Count = 16

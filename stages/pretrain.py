@@ -7,7 +7,7 @@ from pathlib import Path
 
 from common import run
 from lesa.files import write_json
-from lesa.launch import launch_command
+from lesa.launch import launch_command, launch_environment
 from lesa.pretraining import pretrain
 from lesa.settings import Settings
 
@@ -17,6 +17,9 @@ RANK = "RANK"  # what launchers set in each process they start
 def main(settings: Settings, expanded: Path, corpus: Path, out: Path, report: Path) -> None:
     if settings.pretrain.launch and RANK not in os.environ:
         sys.exit(subprocess.run(launch_command(settings.pretrain.launch, sys.argv)).returncode)
+    if settings.pretrain.launch:
+        for name, value in launch_environment(settings.pretrain.launch).items():
+            os.environ.setdefault(name, value)
     metrics = pretrain(
         expanded,
         corpus,

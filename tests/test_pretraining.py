@@ -17,8 +17,9 @@ from lesa import pretraining
 from lesa.checkpoint import SINGLE, Checkpoint
 from lesa.errors import LesaError
 from lesa.expansion import expand
-from lesa.pretraining import check_frozen, pretrain, tokens_to_target, use_bf16
+from lesa.pretraining import check_frozen, pretrain, tokens_to_target
 from lesa.settings import Pretrain
+from lesa.training import HeldoutTrainer, use_bf16
 from test_expansion import CONFIGS
 
 RECIPE = {
@@ -37,6 +38,7 @@ import os, signal, sys
 from pathlib import Path
 from lesa import callbacks, pretraining
 from lesa.settings import Pretrain
+from lesa.training import HeldoutTrainer, use_bf16
 import torch
 torch.set_num_threads(1)
 
@@ -281,13 +283,13 @@ def test_a_text_shorter_than_a_step_is_refused(folder: Path) -> None:
 def test_every_step_of_every_epoch_is_a_whole_one(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     np.save(folder / "corpus" / "train.npy", np.load(folder / "corpus" / "train.npy")[:7])
     seen = []
-    step = pretraining.Trainer.training_step
+    step = HeldoutTrainer.training_step
 
     def spy(trainer: Any, model: Any, inputs: dict[str, torch.Tensor], *rest: Any) -> Any:
         seen.append(inputs["input_ids"].numel())
         return step(trainer, model, inputs, *rest)
 
-    monkeypatch.setattr(pretraining.Trainer, "training_step", spy)
+    monkeypatch.setattr(HeldoutTrainer, "training_step", spy)
     metrics = train(folder, gradient_accumulation=1, steps=7)
     assert seen == [2 * 16] * 7
     assert metrics["tokens"] == sum(seen)
