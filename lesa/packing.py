@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+import transformers
 from torch import Tensor
-from transformers import AutoTokenizer, default_data_collator
+from transformers import AutoTokenizer, PreTrainedModel, default_data_collator
 
 from lesa.errors import LesaError
 
@@ -63,6 +64,23 @@ def end_of_text(model: str | Path) -> int:
             "which documents are told apart; use concat"
         )
     return int(token)
+
+
+def check_apart(model: PreTrainedModel, end: int) -> None:
+    """See that a model keeps documents apart, by two texts that differ only before the end of the first document.
+
+    Raises:
+        LesaError: what comes after it depends on what came before (Falcon in transformers 5.17).
+    """
+    first, second, third = [token for token in range(4) if token != end][:3]
+    batch = Documents(end)([{"input_ids": torch.tensor([token, end, third])} for token in (first, second)])
+    with torch.no_grad():
+        one, other = model(input_ids=batch["input_ids"], position_ids=batch["position_ids"]).logits[:, -1].float()
+    if not torch.allclose(one, other, rtol=0, atol=1e-3 * float(one.abs().max())):
+        raise LesaError(
+            f"pretrain.packing is documents, and {type(model).__name__} of transformers {transformers.__version__} "
+            "lets documents in a block see each other; use concat, or a newer transformers"
+        )
 
 
 def predicted(batch: Batch) -> int:

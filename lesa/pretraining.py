@@ -29,7 +29,7 @@ from lesa.expansion import DESCRIPTION
 from lesa.files import read_json, whole_folder
 from lesa.layers import Layers
 from lesa.meter import Meter
-from lesa.packing import Documents, end_of_text, run_on
+from lesa.packing import Documents, check_apart, end_of_text, run_on
 from lesa.resume import MarkCheckpoints, fingerprint, last_good
 from lesa.settings import Pretrain
 from lesa.space import need_space
@@ -94,9 +94,9 @@ def pretrain(
         ``trained_parameters``, ``seconds``, ``peak_memory_bytes``.
 
     Raises:
-        LesaError: no layer is new, bf16 or a compiler was asked for and is not there, documents are to be told apart
-            and the checkpoint has no tokenizer, there are too few blocks, disk space is short, the tokens do not fit
-            the model, or the loss is not a number; the last good checkpoint is kept.
+        LesaError: no layer is new, bf16 or a compiler was asked for and is not there, documents are to be kept apart
+            and the checkpoint has no tokenizer or its model cannot do that, there are too few blocks, disk space is
+            short, the tokens do not fit the model, or the loss is not a number; the last good checkpoint is kept.
         RuntimeError: a weight that should not train has changed.
     """
     meter = Meter()
@@ -106,7 +106,7 @@ def pretrain(
     bf16 = use_bf16(settings.precision, where)
     train, heldout = (Blocks(Path(corpus) / f"{side}.npy") for side in ("train", "heldout"))
     checkpoints, report = Path(checkpoints), Path(report)
-    collator = Documents(end_of_text(expanded)) if settings.packing == "documents" else run_on
+    end = end_of_text(expanded) if settings.packing == "documents" else None
     arguments = training_arguments(settings, seed, where, bf16, checkpoints)
     batch = arguments.train_batch_size * settings.gradient_accumulation * arguments.world_size
     if len(train) < batch:
@@ -123,11 +123,14 @@ def pretrain(
             f"{corpus} holds tokens that {expanded} has no embedding for; prepare the corpus with its tokenizer"
         )
 
+    if end is not None and arguments.process_index == 0:  # under FSDP the other processes have no weights yet
+        check_apart(model, end)
+
     clock = Clock()
     trainer = HeldoutTrainer(
         model=model,
         args=arguments,
-        data_collator=collator,
+        data_collator=run_on if end is None else Documents(end),
         train_dataset=train,
         eval_dataset=Subset(heldout, range(min(settings.eval_blocks, len(heldout)))),
         callbacks=[StopAtNan(settings), clock, MarkCheckpoints(), LiveCurves(report / "live")],

@@ -47,7 +47,7 @@ class HeldoutTrainer(Trainer):
         """As in the Trainer; a held-out block's loss is divided by the mean count of predicted tokens."""
         if not model.training:
             # The Trainer multiplies by the number of processes, for counts that were summed over them.
-            num_items_in_batch = self._tokens_per_block / self.accelerator.num_processes
+            num_items_in_batch = self._tokens_per_block * self.accelerator.num_processes
         return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
 
 
