@@ -250,8 +250,8 @@ def check_frozen(source: Checkpoint, final: Checkpoint, prefixes: tuple[str, ...
 
 
 def _write(source: Checkpoint, final: Checkpoint, prefixes: tuple[str, ...], out: Path) -> None:
-    stored = set(final.names())
-    lost = sorted(name for name in stored - set(source.names()) if name.startswith(prefixes))
+    stored, known = set(final.names()), set(source.names())
+    lost = sorted(name for name in stored - known if name.startswith(prefixes) and not _tied(final, name, known))
     if lost:
         raise RuntimeError(f"{lost[0]} was trained, and {source.folder} has nothing of that name to replace")
     specs = []
@@ -265,6 +265,12 @@ def _write(source: Checkpoint, final: Checkpoint, prefixes: tuple[str, ...], out
     with whole_folder(out) as folder:
         copy_other_files(source.folder, folder)
         write_checkpoint(folder, specs)
+
+
+def _tied(final: Checkpoint, name: str, known: set[str]) -> bool:
+    """Whether a weight is another one's second name; FSDP saves tied weights under both."""
+    others = (other for other in final.names() if other in known and final.shape(other) == final.shape(name))
+    return any(torch.equal(final.tensor(other), final.tensor(name)) for other in others)
 
 
 def _start(
