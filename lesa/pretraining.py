@@ -33,7 +33,7 @@ from lesa.packing import Documents, check_apart, end_of_text, run_on
 from lesa.resume import MarkCheckpoints, fingerprint, last_good
 from lesa.settings import Pretrain
 from lesa.space import need_space
-from lesa.training import HeldoutTrainer, sharded, training_arguments, use_bf16
+from lesa.training import HeldoutTrainer, checkpoint_activations, sharded, training_arguments, use_bf16
 
 IGNORED = {"target_perplexity"}
 """Settings that change what is reported, not what is trained."""
@@ -125,6 +125,9 @@ def pretrain(
 
     if end is not None and arguments.process_index == 0:  # under FSDP the other processes have no weights yet
         check_apart(model, end)
+
+    if settings.gradient_checkpointing:
+        checkpoint_activations(model)
 
     clock = Clock()
     trainer = HeldoutTrainer(

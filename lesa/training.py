@@ -1,6 +1,5 @@
 """transformers' Trainer as this project uses it: how settings become its arguments, and how it measures."""
 
-import dataclasses
 import os
 import shutil
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
-from transformers import Trainer, TrainingArguments
+from transformers import PreTrainedModel, Trainer, TrainingArguments
 
 from lesa.errors import LesaError
 from lesa.packing import predicted
@@ -90,7 +89,6 @@ def training_arguments(
         seed=seed,
         data_seed=seed,
         **OPTIMIZERS[settings.optimizer],
-        **_checkpointing(settings.gradient_checkpointing),
     )
 
 
@@ -130,8 +128,20 @@ def need_compiler() -> None:
         )
 
 
-def _checkpointing(wanted: bool) -> dict[str, Any]:
-    # Newer releases of transformers call it activation checkpointing.
-    names = {field.name for field in dataclasses.fields(TrainingArguments)}
-    name = "activation_checkpointing" if "activation_checkpointing" in names else "gradient_checkpointing"
-    return {name: wanted, f"{name}_kwargs": {"use_reentrant": False}}
+def checkpoint_activations(model: PreTrainedModel) -> None:
+    """Have a model compute its activations again in the backward pass instead of keeping them.
+
+    transformers then also asks for gradients of the embedded tokens, which reentrant checkpoints need. These do not,
+    and the frozen layers before the first that trains are to run without a graph, so it is taken back.
+
+    Raises:
+        LesaError: the model's code has no such thing.
+    """
+    if not model.supports_gradient_checkpointing:
+        raise LesaError(
+            f"pretrain.gradient_checkpointing is true, and {type(model).__name__} cannot do that; use false"
+        )
+    # Newer releases of transformers call it activation checkpointing, and warn of the older name.
+    enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+    enable({"use_reentrant": False})
+    model.disable_input_require_grads()
