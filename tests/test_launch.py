@@ -90,6 +90,28 @@ def test_two_processes_train_like_one_with_twice_the_accumulation(folder: Path) 
     assert one["tokens"] == 6 * 2 * 2 * 16
 
 
+def test_processes_of_a_machine_say_a_mistake_once(folder: Path) -> None:
+    script = SCRIPT.replace("pretraining.pretrain(", "common.run(lambda settings: pretraining.pretrain(") + ")"
+    stages = str(CONFIGS.parent / "stages")
+    prepare = f"import sys; sys.path.insert(0, {stages!r}); import common; common.checked_settings = lambda: None\n"
+    (folder / "script.py").write_text(prepare + script.replace("sys.argv[1]", repr(str(folder))))
+    recipe = {**RECIPE, "learning_rate": 1e18, "gradient_accumulation": 1}
+    code = (folder / "script.py").read_text().replace("sys.argv[2]", repr(repr(recipe))).replace("sys.argv[3]", "0")
+    (folder / "script.py").write_text(code)
+    command = launch_command(str(CONFIGS / "cpu_two_processes.yaml"), [str(folder / "script.py")])
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert (
+        len(
+            re.findall(
+                r"^lesa: the \w+ is (?:nan|inf) at step \d; pretrain\.learning_rate is 1e\+18", done.stderr, re.M
+            )
+        )
+        == 1
+    )
+    assert done.stderr.count("a smaller one would be right") == 1
+
+
 @pytest.fixture
 def fsdp(tmp_path: Path) -> Path:
     """The file for one node, with two processes."""
