@@ -122,13 +122,10 @@ def pretrain(
         raise LesaError(
             f"{corpus} holds tokens that {expanded} has no embedding for; prepare the corpus with its tokenizer"
         )
-
     if end is not None and arguments.process_index == 0:  # under FSDP the other processes have no weights yet
         check_apart(model, end)
-
     if settings.gradient_checkpointing:
         checkpoint_activations(model)
-
     clock = Clock()
     trainer = HeldoutTrainer(
         model=model,
@@ -156,10 +153,7 @@ def pretrain(
     return {
         "tokens": settings.steps * step_tokens,
         "tokens_per_second": clock.steps * step_tokens / clock.seconds if clock.steps > 0 else None,
-        "train_loss": float(curves["train"]["train_loss"].iloc[-1]),
-        "initial_heldout_perplexity": float(curves["heldout"]["heldout_perplexity"].iloc[0]),
-        "heldout_perplexity": float(curves["heldout"]["heldout_perplexity"].iloc[-1]),
-        "tokens_to_target": tokens_to_target(curves["heldout"], settings.target_perplexity),
+        **_results(curves, settings.target_perplexity),
         "trained_parameters": sum(p.numel() for p in trainer.model.parameters() if p.requires_grad),
         "seconds": meter.seconds,
         "peak_memory_bytes": meter.peak_memory_bytes,
@@ -235,6 +229,16 @@ def tokens_to_target(heldout: pd.DataFrame, target: float | None) -> int | None:
     """Tokens trained on at the first measurement at or below ``target``."""
     reached = heldout[heldout["heldout_perplexity"] <= target] if target else heldout[:0]
     return int(reached["tokens"].iloc[0]) if len(reached) else None
+
+
+def _results(curves: dict[str, pd.DataFrame], target: float | None) -> dict[str, Any]:
+    perplexity = curves["heldout"]["heldout_perplexity"]
+    return {
+        "train_loss": float(curves["train"]["train_loss"].iloc[-1]),
+        "initial_heldout_perplexity": float(perplexity.iloc[0]),
+        "heldout_perplexity": float(perplexity.iloc[-1]),
+        "tokens_to_target": tokens_to_target(curves["heldout"], target),
+    }
 
 
 def check_frozen(source: Checkpoint, final: Checkpoint, prefixes: tuple[str, ...]) -> None:

@@ -1,5 +1,7 @@
+import json
 import re
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +90,21 @@ def test_two_processes_train_like_one_with_twice_the_accumulation(folder: Path) 
     assert done.returncode == 0, done.stderr
     check_alike(folder, NEW)
     assert one["tokens"] == 6 * 2 * 2 * 16
+
+
+@pytest.mark.parametrize("config", ["one_gpu", "cpu_two_processes"])
+def test_the_stage_starts_its_launcher_once(folder: Path, config: str) -> None:
+    recipe = {**RECIPE, "steps": 2, "warmup_steps": 0, "launch": str(CONFIGS / f"{config}.yaml")}
+    settings = {"device": "cpu", "base": {"model": "base"}, "corpus": {"source": "text.txt"}, "pretrain": recipe}
+    settings["evaluate"] = {"tasks": []}
+    (folder / "params.yaml").write_text(yaml.safe_dump(settings))
+    stage = str(CONFIGS.parent / "stages" / "pretrain.py")
+    command = [sys.executable, stage, "expanded", "corpus", "models/pretrained", "report"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    metrics = json.loads((folder / "report" / "metrics.json").read_text())
+    assert metrics["tokens"] == 2 * 2 * 2 * 16 * (2 if config == "cpu_two_processes" else 1)
+    assert (folder / "models" / "pretrained" / SINGLE).exists()
 
 
 def test_processes_of_a_machine_say_a_mistake_once(folder: Path) -> None:
