@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, Trainer, TrainingArguments
 
@@ -60,7 +61,7 @@ def training_arguments(
     """
     if settings.torch_compile:
         need_compiler()
-    return TrainingArguments(
+    arguments = TrainingArguments(
         output_dir=str(checkpoints),
         max_steps=settings.steps,
         per_device_train_batch_size=settings.batch_size,
@@ -90,6 +91,11 @@ def training_arguments(
         data_seed=seed,
         **OPTIMIZERS[settings.optimizer],
     )
+    if bf16 and sharded():
+        # accelerate's own policy also rounds the loss to bf16, three digits, and sums gradients in it.
+        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+        arguments.fsdp_plugin_args = {"mixed_precision_policy": policy}
+    return arguments
 
 
 def sharded() -> bool:

@@ -33,12 +33,14 @@ from accelerate.utils import DistributedType
 from lesa import callbacks, pretraining
 from lesa.settings import Pretrain
 
-# accelerate takes FSDP up on GPUs only; this is its own line for them. All that follows runs on CPUs as well.
+# accelerate takes FSDP up on GPUs only; these are its own lines for them. All that follows runs on CPUs as well.
 made = AcceleratorState.__init__
 def make(state, *arguments, **settings):
     made(state, *arguments, **settings)
     if settings.get("fsdp_plugin"):
         state.fsdp_plugin = settings["fsdp_plugin"]
+        if state._mixed_precision != "no":
+            state.fsdp_plugin.set_mixed_precision(state._mixed_precision)
         state.distributed_type = PartialState._shared_state["distributed_type"] = DistributedType.FSDP
 AcceleratorState.__init__ = make
 
@@ -58,8 +60,10 @@ pretraining.pretrain(folder / "expanded", folder / "corpus", folder / "out", fol
 NEW = ("model.layers.3.", "model.layers.5.")
 
 
-def launch(config: Path, folder: Path, recipe: dict[str, Any], kill_at: int = 0) -> "subprocess.CompletedProcess[str]":
-    (folder / "script.py").write_text(SCRIPT)
+def launch(
+    config: Path, folder: Path, recipe: dict[str, Any], kill_at: int = 0, before: str = ""
+) -> "subprocess.CompletedProcess[str]":
+    (folder / "script.py").write_text(SCRIPT.replace("folder = Path", f"{before}\nfolder = Path"))
     script = [str(folder / "script.py"), str(folder), repr(recipe), str(kill_at)]
     return subprocess.run(launch_command(str(config), script), capture_output=True, text=True)
 
@@ -164,6 +168,21 @@ def test_fsdp_with_every_option_ends_like_one_process(folder: Path, fsdp: Path) 
     assert done.returncode == 0, done.stderr
     assert steps(done)[-1] == "6 FSDP"
     check_alike(folder, ("",))
+
+
+def test_fsdp_in_bf16_keeps_the_digits_of_the_loss(folder: Path, fsdp: Path) -> None:
+    train(folder, "out-one", gradient_accumulation=2, eval_blocks=5)
+    recipe = {**RECIPE, "gradient_accumulation": 1, "eval_blocks": 5, "precision": "bf16"}
+    done = launch(fsdp, folder, recipe, before="pretraining.use_bf16 = lambda *arguments: True")
+    assert done.returncode == 0, done.stderr
+    exact = pd.read_csv(folder / "report-one" / "heldout.csv")["heldout_loss"].to_numpy()
+    loss = pd.read_csv(folder / "report" / "heldout.csv")["heldout_loss"].to_numpy()
+    np.testing.assert_allclose(loss, exact, rtol=1e-2)
+    assert abs(loss[0] - exact[0]) > 0, "it trained in float32"
+    assert (loss != torch.tensor(loss).bfloat16().double().numpy()).all()
+    before, after = load_file(folder / "expanded" / SINGLE), load_file(folder / "out" / SINGLE)
+    for name, tensor in before.items():
+        assert torch.equal(tensor, after[name]) != name.startswith(NEW), name
 
 
 @pytest.mark.parametrize("config", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.stem)
