@@ -265,6 +265,11 @@ def test_a_full_disk_is_said_before_training(folder: Path, monkeypatch: pytest.M
     train(folder, steps=2, eval_every=2)
     train(folder, steps=8, eval_every=8)
     assert asked == [one, 3 * one]
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")  # saves the weights a second time
+    monkeypatch.setattr(pretraining, "load_for_training", lambda *arguments: pytest.fail("went on"))
+    with pytest.raises(pytest.fail.Exception):
+        train(folder, steps=2, eval_every=2)
+    assert asked[2] == one + 4 * sum(tensor.numel() for tensor in weights.values())
 
 
 def test_a_model_without_new_layers_is_refused(folder: Path) -> None:
