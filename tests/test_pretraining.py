@@ -39,8 +39,6 @@ import os, signal, sys
 from pathlib import Path
 from lesa import callbacks, pretraining
 from lesa.settings import Pretrain
-from lesa.training import OPTIMIZERS, HeldoutTrainer, use_bf16
-from test_corpus import EOS, word_tokenizer
 import torch
 torch.set_num_threads(1)
 
