@@ -187,7 +187,8 @@ def test_killed_after_the_last_step_it_makes_no_step_more(folder: Path) -> None:
 
 
 def test_changed_settings_start_anew(folder: Path) -> None:
-    subprocess.run([sys.executable, "-c", KILLED, str(folder), "5", repr(RECIPE)], capture_output=True)
+    killed = subprocess.run([sys.executable, "-c", KILLED, str(folder), "5", repr(RECIPE)], capture_output=True)
+    assert killed.returncode == -9, killed.stderr.decode()
     train(folder, learning_rate=0.02)
     resumed = curves(folder / "report")
     train(folder, "out-fresh", learning_rate=0.02)
