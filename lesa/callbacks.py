@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import torch
 from scmrepo.exceptions import SCMError
 from transformers import TrainerCallback
 from transformers.integrations import DVCLiveCallback
@@ -31,10 +32,10 @@ class StopAtNan(TrainerCallback):
 
 
 class Clock(TrainerCallback):
-    """Time spent in training steps, evaluation and saving not counted."""
+    """Time spent in training steps; the first one, which compiles and allocates, evaluation and saving not counted."""
 
     def __init__(self) -> None:
-        self.steps = 0
+        self.steps = -1
         self.seconds = 0.0
         self._start = 0.0
 
@@ -44,8 +45,11 @@ class Clock(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Called by the Trainer after a step."""
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()  # a step is only handed to the GPU when this is called
         self.steps += 1
-        self.seconds += time.monotonic() - self._start
+        if self.steps:
+            self.seconds += time.monotonic() - self._start
 
 
 class LiveCurves(DVCLiveCallback):

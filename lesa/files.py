@@ -1,5 +1,6 @@
 """Outputs that appear whole or not at all."""
 
+import hashlib
 import json
 import shutil
 from collections.abc import Iterator
@@ -56,3 +57,9 @@ def write_json(path: str | Path, content: Any) -> None:
 def read_json(path: str | Path) -> Any:
     """Read a JSON file."""
     return json.loads(Path(path).read_text())
+
+
+def file_hash(path: Path) -> str:
+    """SHA-256 of a file, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -17,7 +17,7 @@ import pandas as pd
 import torch
 import transformers
 from torch.utils.data import Dataset, Subset
-from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
+from transformers import AutoModelForCausalLM, PreTrainedModel, TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, set_seed
 
@@ -29,9 +29,11 @@ from lesa.expansion import DESCRIPTION
 from lesa.files import read_json, whole_folder
 from lesa.layers import Layers
 from lesa.meter import Meter
+from lesa.packing import Documents, check_apart, end_of_text, run_on
 from lesa.resume import MarkCheckpoints, fingerprint, last_good
 from lesa.settings import Pretrain
 from lesa.space import need_space
+from lesa.training import HeldoutTrainer, checkpoint_activations, sharded, training_arguments, use_bf16
 
 IGNORED = {"target_perplexity"}
 """Settings that change what is reported, not what is trained."""
@@ -81,15 +83,20 @@ def pretrain(
         device: ``cpu``, ``cuda`` or ``auto``.
         checkpoints: the folder to resume from.
 
+    The held-out perplexity is measured as the training packs its blocks (``settings.packing``). Where documents do
+    not run on into each other fewer tokens are predicted, each with less before it, so compare the two ways of packing
+    by ``lesa.evaluation``, which reads every model in one way.
+
     Returns:
-        ``tokens``, ``tokens_per_second`` (evaluation not counted; None if no step was left), ``train_loss`` (of the
-        last step, nats a token), ``initial_heldout_perplexity``, ``heldout_perplexity``, ``tokens_to_target`` (at the
-        first measurement at or below ``settings.target_perplexity``, else None), ``trained_parameters``,
-        ``seconds``, ``peak_memory_bytes``.
+        ``tokens``, ``tokens_per_second`` (the first step and evaluation not counted; None if there was no second),
+        ``train_loss`` (of the last step, nats a token), ``initial_heldout_perplexity``, ``heldout_perplexity``,
+        ``tokens_to_target`` (at the first measurement at or below ``settings.target_perplexity``, else None),
+        ``trained_parameters``, ``seconds``, ``peak_memory_bytes``.
 
     Raises:
-        LesaError: no layer is new, bf16 was asked for and is not there, disk space is short, the tokens do not fit
-            the model, or the loss is not a number; the last good checkpoint is kept.
+        LesaError: no layer is new, bf16 or a compiler was asked for and is not there, documents are to be kept apart
+            and the checkpoint has no tokenizer or its model cannot do that, there are too few blocks, disk space is
+            short, the tokens do not fit the model, or the loss is not a number; the last good checkpoint is kept.
         RuntimeError: a weight that should not train has changed.
     """
     meter = Meter()
@@ -99,37 +106,31 @@ def pretrain(
     bf16 = use_bf16(settings.precision, where)
     train, heldout = (Blocks(Path(corpus) / f"{side}.npy") for side in ("train", "heldout"))
     checkpoints, report = Path(checkpoints), Path(report)
-    arguments = _arguments(settings, seed, where, bf16, checkpoints)
-    recipe = {**_recipe(settings, seed, where, bf16), "processes": arguments.world_size}
-    with arguments.main_process_first(local=False):
-        start = last_good(checkpoints, fingerprint(recipe, [Path(expanded), Path(corpus)]))
-    arguments.eval_on_start = start is None
+    end = end_of_text(expanded) if settings.packing == "documents" else None
+    arguments = training_arguments(settings, seed, where, bf16, checkpoints)
     batch = arguments.train_batch_size * settings.gradient_accumulation * arguments.world_size
     if len(train) < batch:
         raise LesaError(
             f"{corpus} has {len(train)} training blocks, fewer than one step takes ({batch}); "
             "use more text, or a smaller pretrain.batch_size or pretrain.gradient_accumulation"
         )
-    if start is None:
-        # The Trainer deletes the oldest of its checkpoints after it has written a third.
-        need_space(
-            checkpoints, min(3, math.ceil(settings.steps / settings.save_every)) * checkpoint_bytes(source, prefixes)
-        )
-
+    recipe = {**_recipe(settings, seed, where, bf16), "processes": arguments.world_size}
+    start = _start(arguments, recipe, [Path(expanded), Path(corpus)], source, prefixes)
     set_seed(seed)
-    model = AutoModelForCausalLM.from_pretrained(expanded, dtype=torch.float32)
-    model.config.use_cache = False
+    model = load_for_training(expanded, prefixes)
     if train[0]["input_ids"].max() >= model.get_input_embeddings().num_embeddings:
         raise LesaError(
             f"{corpus} holds tokens that {expanded} has no embedding for; prepare the corpus with its tokenizer"
         )
-    for name, parameter in model.named_parameters():
-        parameter.requires_grad_(name.startswith(prefixes))
-
+    if end is not None and arguments.process_index == 0:  # under FSDP the other processes have no weights yet
+        check_apart(model, end)
+    if settings.gradient_checkpointing:
+        checkpoint_activations(model)
     clock = Clock()
-    trainer = Trainer(
+    trainer = HeldoutTrainer(
         model=model,
         args=arguments,
+        data_collator=run_on if end is None else Documents(end),
         train_dataset=train,
         eval_dataset=Subset(heldout, range(min(settings.eval_blocks, len(heldout)))),
         callbacks=[StopAtNan(settings), clock, MarkCheckpoints(), LiveCurves(report / "live")],
@@ -151,15 +152,25 @@ def pretrain(
         shutil.rmtree(checkpoints)
     return {
         "tokens": settings.steps * step_tokens,
-        "tokens_per_second": clock.steps * step_tokens / clock.seconds if clock.steps else None,
-        "train_loss": float(curves["train"]["train_loss"].iloc[-1]),
-        "initial_heldout_perplexity": float(curves["heldout"]["heldout_perplexity"].iloc[0]),
-        "heldout_perplexity": float(curves["heldout"]["heldout_perplexity"].iloc[-1]),
-        "tokens_to_target": tokens_to_target(curves["heldout"], settings.target_perplexity),
-        "trained_parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
+        "tokens_per_second": clock.steps * step_tokens / clock.seconds if clock.steps > 0 else None,
+        **_results(curves, settings.target_perplexity),
+        "trained_parameters": sum(p.numel() for p in trainer.model.parameters() if p.requires_grad),
         "seconds": meter.seconds,
         "peak_memory_bytes": meter.peak_memory_bytes,
     }
+
+
+def load_for_training(expanded: str | Path, prefixes: tuple[str, ...]) -> PreTrainedModel:
+    """A checkpoint in float32, of which only the parameters whose names begin with ``prefixes`` train.
+
+    Autograd makes no graph for the layers before the first that trains: neither their input, the embedding of the
+    tokens, nor any of their weights asks for a gradient.
+    """
+    model = AutoModelForCausalLM.from_pretrained(expanded, dtype=torch.float32)
+    model.config.use_cache = False
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name.startswith(prefixes))
+    return model
 
 
 def trained_prefixes(source: Checkpoint, train: str) -> tuple[str, ...]:
@@ -180,26 +191,13 @@ def trained_prefixes(source: Checkpoint, train: str) -> tuple[str, ...]:
     return prefixes
 
 
-def checkpoint_bytes(source: Checkpoint, prefixes: tuple[str, ...]) -> int:
-    """Size of one training checkpoint: every weight in float32, and AdamW's two moments of those that train."""
-    return sum(4 * math.prod(source.shape(name)) * (3 if name.startswith(prefixes) else 1) for name in source.names())
+def checkpoint_bytes(source: Checkpoint, prefixes: tuple[str, ...], copies: int = 1) -> int:
+    """Size of one training checkpoint: every weight in float32, and AdamW's two moments of those that train.
 
-
-def use_bf16(precision: str, device: torch.device) -> bool:
-    """Whether to train under bf16 autocast: where the machine computes in it, unless told otherwise.
-
-    Raises:
-        LesaError: bf16 was asked for, and this machine has none.
+    ``copies`` is how often the weights are stored: under FSDP twice, to resume from and as safetensors.
     """
-    if device.type == "cuda":
-        there = torch.cuda.is_bf16_supported()
-    else:
-        # No public name yet tells which CPUs multiply bf16 in hardware.
-        tests = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
-        there = any(getattr(torch.cpu, test, lambda: False)() for test in tests)
-    if precision == "bf16" and not there:
-        raise LesaError(f"pretrain.precision is bf16, which this {device.type} does not compute in; use fp32 or auto")
-    return there and precision != "fp32"
+    moments = {name: 2 if name.startswith(prefixes) else 0 for name in source.names()}
+    return sum(4 * math.prod(source.shape(name)) * (copies + count) for name, count in moments.items())
 
 
 def history(log: Sequence[dict[str, Any]], step_tokens: int) -> dict[str, pd.DataFrame]:
@@ -233,6 +231,16 @@ def tokens_to_target(heldout: pd.DataFrame, target: float | None) -> int | None:
     return int(reached["tokens"].iloc[0]) if len(reached) else None
 
 
+def _results(curves: dict[str, pd.DataFrame], target: float | None) -> dict[str, Any]:
+    perplexity = curves["heldout"]["heldout_perplexity"]
+    return {
+        "train_loss": float(curves["train"]["train_loss"].iloc[-1]),
+        "initial_heldout_perplexity": float(perplexity.iloc[0]),
+        "heldout_perplexity": float(perplexity.iloc[-1]),
+        "tokens_to_target": tokens_to_target(curves["heldout"], target),
+    }
+
+
 def check_frozen(source: Checkpoint, final: Checkpoint, prefixes: tuple[str, ...]) -> None:
     """See that every tensor is bit for bit what it was, but those whose names begin with ``prefixes``.
 
@@ -249,8 +257,8 @@ def check_frozen(source: Checkpoint, final: Checkpoint, prefixes: tuple[str, ...
 
 
 def _write(source: Checkpoint, final: Checkpoint, prefixes: tuple[str, ...], out: Path) -> None:
-    stored = set(final.names())
-    lost = sorted(name for name in stored - set(source.names()) if name.startswith(prefixes))
+    stored, known = set(final.names()), set(source.names())
+    lost = sorted(name for name in stored - known if name.startswith(prefixes) and not _tied(final, name, known))
     if lost:
         raise RuntimeError(f"{lost[0]} was trained, and {source.folder} has nothing of that name to replace")
     specs = []
@@ -266,35 +274,29 @@ def _write(source: Checkpoint, final: Checkpoint, prefixes: tuple[str, ...], out
         write_checkpoint(folder, specs)
 
 
-def _arguments(settings: Pretrain, seed: int, device: torch.device, bf16: bool, checkpoints: Path) -> TrainingArguments:
-    return TrainingArguments(
-        output_dir=str(checkpoints),
-        max_steps=settings.steps,
-        per_device_train_batch_size=settings.batch_size,
-        per_device_eval_batch_size=1,  # with more, several processes weigh a last, smaller batch wrongly
-        gradient_accumulation_steps=settings.gradient_accumulation,
-        learning_rate=settings.learning_rate,
-        lr_scheduler_type="cosine",
-        warmup_steps=settings.warmup_steps,
-        weight_decay=settings.weight_decay,
-        adam_beta2=0.95,
-        max_grad_norm=1.0,
-        bf16=bf16,
-        use_cpu=device.type == "cpu",
-        eval_strategy="steps",
-        eval_steps=settings.eval_every,
-        save_strategy="steps",
-        save_steps=settings.save_every,
-        save_total_limit=2,
-        logging_steps=1,
-        logging_nan_inf_filter=False,
-        prediction_loss_only=True,
-        remove_unused_columns=False,
-        dataloader_drop_last=True,  # every step then trains on the same number of tokens
-        report_to="none",
-        seed=seed,
-        data_seed=seed,
-    )
+def _tied(final: Checkpoint, name: str, known: set[str]) -> bool:
+    """Whether a weight is another one's second name; FSDP saves tied weights under both."""
+    others = (other for other in final.names() if other in known and final.shape(other) == final.shape(name))
+    return any(torch.equal(final.tensor(other), final.tensor(name)) for other in others)
+
+
+def _start(
+    arguments: TrainingArguments,
+    recipe: dict[str, Any],
+    inputs: list[Path],
+    source: Checkpoint,
+    prefixes: tuple[str, ...],
+) -> Path | None:
+    """The checkpoint to go on from, or None; then the Trainer measures first, and the disk has room for the rest."""
+    checkpoints = Path(arguments.output_dir)
+    with arguments.main_process_first(local=False):
+        start = last_good(checkpoints, fingerprint(recipe, inputs))
+    arguments.eval_on_start = start is None
+    if start is None:
+        # The Trainer deletes the oldest of its checkpoints after it has written a third.
+        kept = min(3, math.ceil(arguments.max_steps / arguments.save_steps))
+        need_space(checkpoints, kept * checkpoint_bytes(source, prefixes, copies=2 if sharded() else 1))
+    return start
 
 
 def _recipe(settings: Pretrain, seed: int, device: torch.device, bf16: bool) -> dict[str, Any]:

@@ -4,7 +4,16 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StrictBool,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import ErrorDetails
 
 from lesa.errors import LesaError
@@ -103,10 +112,17 @@ class Pretrain(Section):
     gradient_accumulation: Count = 1
     learning_rate: Positive = 1e-3
     warmup_steps: Index = 5
-    optimizer: Literal["adamw"] = "adamw"
+    optimizer: Literal["adamw", "adamw_fused"] = "adamw"
+    """``adamw_fused`` updates all weights in one kernel."""
     weight_decay: NonNegative = 0.0
     train: Literal["new", "all"] = "new"
     precision: Literal["auto", "bf16", "fp32"] = "auto"
+    packing: Literal["concat", "documents"] = "concat"
+    """``documents``: attention and positions stop at the end-of-text token, whose successor is not predicted."""
+    gradient_checkpointing: StrictBool = False
+    """Compute activations again in the backward pass instead of keeping them; the losses are the same."""
+    torch_compile: StrictBool = False
+    """Needs a C++ compiler."""
     launch: str | None = None
     eval_every: Count = 20
     eval_blocks: Count = 16

@@ -1,6 +1,5 @@
 """A file that a package on the Python package index ships, without installing the package."""
 
-import hashlib
 import re
 import shutil
 import subprocess
@@ -11,7 +10,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from lesa.errors import LesaError
-from lesa.files import whole_file
+from lesa.files import file_hash, whole_file
 from lesa.space import need_space
 
 # One Python version and one list of platforms on every machine, so that one hash fits everywhere.
@@ -63,8 +62,7 @@ def _download(requirement: str, folder: Path) -> Path:
 
 
 def _check_hash(wheel: Path, requirement: str, sha256: str | None) -> None:
-    with wheel.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
+    found = file_hash(wheel)
     if sha256 is None:
         print(f"lesa: the wheel of {requirement} has sha256 {found}; set it to pin the file", file=sys.stderr)
     elif found != sha256:

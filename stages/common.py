@@ -1,9 +1,11 @@
 """What every stage does around its work: read the settings, turn a person's mistake into one sentence."""
 
 import errno
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 from lesa import settings
 from lesa.errors import LesaError
@@ -13,6 +15,7 @@ from lesa.plan import check_range
 from lesa.settings import Settings
 
 NOT_WRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}
+LOCAL_RANK = "LOCAL_RANK"  # what launchers set in each process they start
 PARAMS = Path("params.yaml")
 TASKS = Path("tasks")
 DOWNLOADED = Path("reports/download/metrics.json")
@@ -23,11 +26,17 @@ def run(stage: Callable[..., None]) -> None:
     try:
         stage(checked_settings(), *map(Path, sys.argv[1:]))
     except LesaError as error:
-        sys.exit(f"\nlesa: {error}")  # on a line of its own, whatever a progress bar left
+        _exit(str(error))
     except OSError as error:
         if error.errno not in NOT_WRITABLE:
             raise
-        sys.exit(f"\nlesa: cannot write {error.filename or 'outputs'}: {error.strerror}")
+        _exit(f"cannot write {error.filename or 'outputs'}: {error.strerror}")
+
+
+def _exit(sentence: str) -> NoReturn:
+    if os.environ.get(LOCAL_RANK, "0") == "0":  # of the processes of a machine one speaks for all
+        print(f"\nlesa: {sentence}", file=sys.stderr, flush=True)  # on a line of its own, whatever a progress bar left
+    sys.exit(1)
 
 
 def checked_settings() -> Settings:

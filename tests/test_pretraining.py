@@ -3,7 +3,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pandas as pd
@@ -17,8 +17,10 @@ from lesa import pretraining
 from lesa.checkpoint import SINGLE, Checkpoint
 from lesa.errors import LesaError
 from lesa.expansion import expand
-from lesa.pretraining import check_frozen, pretrain, tokens_to_target, use_bf16
+from lesa.pretraining import check_frozen, pretrain, tokens_to_target
 from lesa.settings import Pretrain
+from lesa.training import OPTIMIZERS, HeldoutTrainer, use_bf16
+from test_corpus import EOS, word_tokenizer
 from test_expansion import CONFIGS
 
 RECIPE = {
@@ -185,7 +187,8 @@ def test_killed_after_the_last_step_it_makes_no_step_more(folder: Path) -> None:
 
 
 def test_changed_settings_start_anew(folder: Path) -> None:
-    subprocess.run([sys.executable, "-c", KILLED, str(folder), "5", repr(RECIPE)], capture_output=True)
+    killed = subprocess.run([sys.executable, "-c", KILLED, str(folder), "5", repr(RECIPE)], capture_output=True)
+    assert killed.returncode == -9, killed.stderr.decode()
     train(folder, learning_rate=0.02)
     resumed = curves(folder / "report")
     train(folder, "out-fresh", learning_rate=0.02)
@@ -261,6 +264,11 @@ def test_a_full_disk_is_said_before_training(folder: Path, monkeypatch: pytest.M
     train(folder, steps=2, eval_every=2)
     train(folder, steps=8, eval_every=8)
     assert asked == [one, 3 * one]
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")  # saves the weights a second time
+    monkeypatch.setattr(pretraining, "load_for_training", lambda *arguments: pytest.fail("went on"))
+    with pytest.raises(pytest.fail.Exception):
+        train(folder, steps=2, eval_every=2)
+    assert asked[2] == one + 4 * sum(tensor.numel() for tensor in weights.values())
 
 
 def test_a_model_without_new_layers_is_refused(folder: Path) -> None:
@@ -281,13 +289,13 @@ def test_a_text_shorter_than_a_step_is_refused(folder: Path) -> None:
 def test_every_step_of_every_epoch_is_a_whole_one(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     np.save(folder / "corpus" / "train.npy", np.load(folder / "corpus" / "train.npy")[:7])
     seen = []
-    step = pretraining.Trainer.training_step
+    step = HeldoutTrainer.training_step
 
     def spy(trainer: Any, model: Any, inputs: dict[str, torch.Tensor], *rest: Any) -> Any:
         seen.append(inputs["input_ids"].numel())
         return step(trainer, model, inputs, *rest)
 
-    monkeypatch.setattr(pretraining.Trainer, "training_step", spy)
+    monkeypatch.setattr(HeldoutTrainer, "training_step", spy)
     metrics = train(folder, gradient_accumulation=1, steps=7)
     assert seen == [2 * 16] * 7
     assert metrics["tokens"] == sum(seen)
@@ -318,3 +326,91 @@ def test_bf16_only_where_the_machine_has_it(monkeypatch: pytest.MonkeyPatch) -> 
     assert not use_bf16("auto", cpu)
     with pytest.raises(LesaError, match=r"pretrain\.precision is bf16"):
         use_bf16("bf16", cpu)
+
+
+@pytest.fixture
+def documents(folder: Path) -> Path:
+    """Blocks in which documents end, and a tokenizer that says by what token."""
+    word_tokenizer().save_pretrained(folder / "expanded")
+    for side in ("train", "heldout"):
+        blocks = np.load(folder / "corpus" / f"{side}.npy")
+        np.save(folder / "corpus" / f"{side}.npy", np.where(blocks == 3, EOS, blocks))
+    return folder
+
+
+def test_documents_apart_are_measured_token_by_token(documents: Path) -> None:
+    metrics = train(documents, packing="documents")
+    model = AutoModelForCausalLM.from_pretrained(documents / "expanded").eval()
+    losses = []
+    for block in np.load(documents / "corpus" / "heldout.npy")[:3].tolist():
+        start = 0
+        for end in [place + 1 for place, token in enumerate(block) if token == EOS] + [len(block)]:
+            tokens = torch.tensor([block[start:end]])
+            if end - start > 1:
+                with torch.no_grad():
+                    logits = model(tokens).logits[0, :-1].double()
+                losses += torch.nn.functional.cross_entropy(logits, tokens[0, 1:], reduction="none").tolist()
+            start = end
+    assert metrics["initial_heldout_perplexity"] == pytest.approx(math.exp(np.mean(losses)), rel=1e-5)
+    assert metrics["initial_heldout_perplexity"] != pytest.approx(
+        perplexity(documents / "expanded", documents / "corpus", 3), rel=1e-3
+    )
+
+
+@pytest.mark.parametrize("packing", ["concat", "documents"])
+def test_checkpointing_changes_no_loss(documents: Path, packing: str) -> None:
+    train(documents, "out-plain", packing=packing)
+    train(documents, packing=packing, gradient_checkpointing=True)
+    for plain, checkpointed in zip(curves(documents / "report-plain"), curves(documents / "report"), strict=True):
+        np.testing.assert_allclose(checkpointed, plain, rtol=1e-6)
+
+
+def test_a_compiled_model_trains_alike_and_keeps_its_layout(documents: Path) -> None:
+    train(documents, "out-plain", packing="documents", steps=3)
+    train(documents, packing="documents", steps=3, torch_compile=True)
+    for plain, compiled in zip(curves(documents / "report-plain"), curves(documents / "report"), strict=True):
+        np.testing.assert_allclose(compiled, plain, rtol=1e-4)
+    assert load_file(documents / "out" / SINGLE).keys() == load_file(documents / "out-plain" / SINGLE).keys()
+
+
+def test_no_compiler_is_said_before_training(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(LesaError, match=r"pretrain\.torch_compile is true, which needs a C\+\+ compiler, and no-such-"):
+        train(folder, torch_compile=True)
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_no_graph_below_the_first_new_layer(folder: Path, checkpointing: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    load, seen = pretraining.load_for_training, {}
+
+    def load_watched(*arguments: Any) -> Any:
+        model = load(*arguments)
+        for number, layer in enumerate(model.model.layers):
+            layer.register_forward_hook(
+                lambda layer, inputs, output, number=number: (
+                    seen.setdefault(number, set()).add(output.requires_grad) if layer.training else None
+                )
+            )
+        return model
+
+    monkeypatch.setattr(pretraining, "load_for_training", load_watched)
+    train(folder, gradient_checkpointing=checkpointing)
+    assert seen == {number: {number >= 3} for number in range(10)}
+
+
+def test_optimizers_are_those_of_the_settings() -> None:
+    assert set(OPTIMIZERS) == set(get_args(Pretrain.model_fields["optimizer"].annotation))
+
+
+def test_fused_adamw_trains_alike(folder: Path) -> None:
+    train(folder, "out-plain")
+    train(folder, optimizer="adamw_fused")
+    for plain, fused in zip(curves(folder / "report-plain"), curves(folder / "report"), strict=True):
+        np.testing.assert_allclose(fused, plain, rtol=1e-4)
+
+
+def test_too_few_blocks_are_noticed_before_files_are_hashed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    np.save(folder / "corpus" / "train.npy", np.full((3, 16), 5, np.uint16))
+    monkeypatch.setattr(pretraining, "fingerprint", lambda *arguments: pytest.fail("hashed"))
+    with pytest.raises(LesaError, match="fewer than one step takes"):
+        train(folder)

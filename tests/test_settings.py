@@ -53,6 +53,13 @@ def test_defaults_fill_what_is_not_written(tmp_path: Path) -> None:
         ({"pretrain__learning_rate": 0}, r"pretrain\.learning_rate.*greater than 0 \(found 0\)"),
         ({"pretrain__learning_rate": float("nan")}, r"pretrain\.learning_rate"),
         ({"pretrain__steps": 2.5}, r"pretrain\.steps.*integer"),
+        (
+            {"pretrain__optimizer": "sgd"},
+            r"pretrain\.optimizer: input should be 'adamw' or 'adamw_fused' \(found 'sgd'\)",
+        ),
+        ({"pretrain__packing": "tight"}, r"pretrain\.packing: input should be 'concat' or 'documents'"),
+        ({"pretrain__gradient_checkpointing": 1}, r"pretrain\.gradient_checkpointing.*boolean \(found 1\)"),
+        ({"pretrain__torch_compile": "no"}, r"pretrain\.torch_compile.*boolean \(found 'no'\)"),
         ({"corpus__heldout_fraction": 1}, r"corpus\.heldout_fraction.*less than 1"),
         ({"base": {}}, r"base\.model is missing"),
         ({"base__sha256": "abc"}, r"base\.sha256"),
