@@ -5,7 +5,6 @@ written. Here a checkpoint counts only with a marker, written last, that gives t
 folder of checkpoints only with the fingerprint of what they were made from.
 """
 
-import hashlib
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,16 +13,10 @@ from typing import Any
 from transformers import TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from lesa.files import read_json, write_json
+from lesa.files import file_hash, read_json, write_json
 
 MARKER = "complete.json"
 FINGERPRINT = "fingerprint.json"
-
-
-def file_hash(path: Path) -> str:
-    """SHA-256 of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def fingerprint(settings: dict[str, Any], folders: Iterable[Path]) -> dict[str, Any]:
