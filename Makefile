@@ -1,18 +1,20 @@
 # `make repro` and `make test` each work as the first command on a machine with make and python3.11 or newer.
 PYTHON ?= python3
 VENV := .venv
+MERGEKIT := .venv-mergekit
 STAMP := $(VENV)/.installed
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export HF_HUB_DISABLE_TELEMETRY := 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: help setup repro check unit test clean
+.PHONY: help setup repro check unit test bench clean
 
 help:
 	@echo "make repro   set up, then run the whole pipeline of dvc.yaml (dvc repro)"
 	@echo "make test    set up, then ruff, mypy and every test"
 	@echo "make check   ruff and mypy only"
 	@echo "make unit    the tests that need no real model"
+	@echo "make bench   time and memory of every step against the alternatives (PARTS=\"speed size\" for some)"
 	@echo "make clean   remove the virtual environment"
 
 setup: $(STAMP)
@@ -39,5 +41,15 @@ unit: setup
 test: check
 	pytest
 
+# mergekit's own bounds on versions are to keep no one else's back.
+$(MERGEKIT)/.installed: constraints.txt
+	$(PYTHON) -m venv $(MERGEKIT)
+	$(MERGEKIT)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt mergekit==0.1.5
+	touch $@
+
+bench: setup $(MERGEKIT)/.installed
+	python bench/run.py reports/bench $(MERGEKIT)/bin/mergekit-yaml $(PARTS)
+	@echo "The figures are in reports/bench/benchmark.md"
+
 clean:
-	rm -rf $(VENV)
+	rm -rf $(VENV) $(MERGEKIT)

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import torch
 from tqdm import tqdm
 
 from lesa import predictor
@@ -11,7 +12,8 @@ from lesa.files import whole_folder
 from lesa.initializers import Learned
 from lesa.layers import Layers
 from lesa.settings import Predictor as PredictorSettings
-from lesa.spectrum import analyze
+from lesa.spectrum import Spectrum, analyze
+from lesa.triples import triples
 
 
 def learn(
@@ -36,11 +38,31 @@ def learn(
     where = pick(device)
     layers = Layers(Checkpoint(base))
     spectrum = analyze(layers, Path(out) / "spectrum", where)
-    samples = predictor.triples(range(len(layers)))
-    trained = {}
-    for kind in tqdm(spectrum.kinds, desc="predictors", unit="kind"):
-        reader = spectrum.reader(layers, kind, where)
-        trained[kind], _ = predictor.train(reader, samples, settings or PredictorSettings(), seed, where)
-    with whole_folder(Path(out) / "predictor") as folder:
-        predictor.save(trained, folder)
+    train_predictors(layers, spectrum, Path(out) / "predictor", settings or PredictorSettings(), seed, where)
     return Learned(str(spectrum.folder), str(Path(out) / "predictor"))
+
+
+def train_predictors(
+    layers: Layers,
+    spectrum: Spectrum,
+    out: str | Path,
+    settings: PredictorSettings,
+    seed: int,
+    device: torch.device | None = None,
+) -> dict[str, list[float]]:
+    """Train a predictor of every weight kind on all layers and save them in the folder ``out``, whole or not at all.
+
+    Returns:
+        For each kind the loss of each epoch.
+
+    Raises:
+        LesaError: there are fewer than three layers, or the loss is not a number.
+    """
+    curves = {}
+    with whole_folder(out) as folder:
+        models = {}
+        for kind in tqdm(spectrum.kinds, desc="predictors", unit="kind"):
+            reader = spectrum.reader(layers, kind, device)
+            models[kind], curves[kind] = predictor.train(reader, triples(range(len(layers))), settings, seed, device)
+        predictor.save(models, folder)
+    return curves

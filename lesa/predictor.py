@@ -1,12 +1,11 @@
 """The network that predicts a layer's coefficients from its two neighbours (LESA, arXiv 2502.13794).
 
-One network a weight kind. One sample is one component of one layer: input ``[V_{i-1}[r], V_{i+1}[r]]``, target
-``V_i[r]``, for every inner layer ``i`` and every component ``r``.
+One network a weight kind, or a linear map in its place (``lesa.linear``).
 """
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 
 import torch
@@ -15,10 +14,13 @@ from torch import Tensor, nn
 
 from lesa.errors import LesaError
 from lesa.files import read_json, write_json
+from lesa.linear import Linear, fit
 from lesa.settings import Predictor as PredictorSettings
 from lesa.spectrum import Coefficients
+from lesa.triples import Batches, Triple, groups_of
 
-RESIDENT_BYTES = 2 * 2**30
+RESIDENT_BYTES = 2**30
+LOSS_BATCHES = 256
 
 
 class Predictor(nn.Module):
@@ -41,20 +43,6 @@ class Predictor(nn.Module):
         return self.layers(torch.cat((left, right), dim=-1))
 
 
-@dataclass(frozen=True)
-class Triple:
-    """Three layers in a row, of which the middle one is predicted from the outer two."""
-
-    left: int
-    middle: int
-    right: int
-
-
-def triples(order: Sequence[int]) -> list[Triple]:
-    """All neighbouring triples of layers in the given order."""
-    return [Triple(*order[i : i + 3]) for i in range(len(order) - 2)]
-
-
 def loss_of(predicted: Tensor, true: Tensor, norm_weight: float) -> Tensor:
     """``(1 - lambda) MSE + lambda (|predicted| - |true|)^2``, norms taken over the whole batch (Frobenius)."""
     error = (predicted - true).square().mean()
@@ -69,11 +57,11 @@ def train(
     seed: int,
     device: torch.device | None = None,
     resident_bytes: int = RESIDENT_BYTES,
-) -> tuple[Predictor, list[float]]:
+) -> tuple[Predictor | Linear, list[float]]:
     """Train a predictor of one weight kind on the given triples.
 
-    The coefficients of as many layers as fit in ``resident_bytes`` are held at a time (at least three); rows are
-    drawn at random among the triples held.
+    A network sees the coefficients of as many layers as fit in ``resident_bytes`` at a time (at least three); rows
+    are drawn at random among the triples held. A linear map is solved for, from three layers at a time.
 
     Args:
         coefficients: reads ``V_i`` of a layer.
@@ -84,7 +72,7 @@ def train(
         resident_bytes: see above.
 
     Returns:
-        The predictor, and the mean loss over the batches of each epoch.
+        The predictor, and the mean loss over the batches of each epoch (of a linear map: one value, when it is done).
 
     Raises:
         LesaError: there is no triple, or the loss is not a number.
@@ -92,11 +80,47 @@ def train(
     if not samples:
         raise LesaError("the predictor needs at least three layers in a row to learn from")
     example = coefficients(samples[0].middle)
-    groups = _groups(samples, max(3, resident_bytes // (example.numel() * example.element_size())))
+    held = max(3, resident_bytes // (example.numel() * example.element_size()))
+    model: Predictor | Linear
+    if settings.kind == "linear":
+        model = fit(coefficients, samples, settings.batch_size, settings.norm_weight, seed)
+        curve = [mean_loss(model, coefficients, samples, settings, seed, held)]
+    else:
+        model, curve = _descend(coefficients, groups_of(samples, held), settings, seed, device)
+    return model.to("cpu").eval().requires_grad_(False), curve
+
+
+def mean_loss(
+    model: nn.Module,
+    coefficients: Coefficients,
+    samples: Sequence[Triple],
+    settings: PredictorSettings,
+    seed: int,
+    resident_layers: int,
+) -> float:
+    """Mean of ``loss_of`` over ``LOSS_BATCHES`` random batches of each group of triples held at a time."""
+    generator = torch.Generator().manual_seed(seed)
+    losses = []
+    with torch.no_grad():
+        for group in groups_of(samples, resident_layers):
+            batches = Batches(coefficients, group).shuffled(settings.batch_size, generator)
+            for left, middle, right in islice(batches, LOSS_BATCHES):
+                losses.append(loss_of(model(left, right), middle, settings.norm_weight))
+    return torch.stack(losses).mean().item()
+
+
+def _descend(
+    coefficients: Coefficients,
+    groups: Sequence[Sequence[Triple]],
+    settings: PredictorSettings,
+    seed: int,
+    device: torch.device | None,
+) -> tuple[Predictor, list[float]]:
+    d_in = coefficients(groups[0][0].middle).shape[1]
     generator = torch.Generator().manual_seed(seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = Predictor(example.shape[1], settings.hidden_size)
+        model = Predictor(d_in, settings.hidden_size)
     model.to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=settings.learning_rate, fused=True)
     curve: list[float] = []
@@ -106,7 +130,7 @@ def train(
         for number in torch.randperm(len(groups), generator=generator).tolist():
             if resident is None or len(groups) > 1:
                 resident = None  # before the next group is read, so that only one is held
-                resident = Batches(coefficients, groups[number], device)
+                resident = Batches(coefficients, groups[number])
             for left, middle, right in resident.shuffled(settings.batch_size, generator):
                 loss = loss_of(model(left, right), middle, settings.norm_weight)
                 optimizer.zero_grad()
@@ -119,43 +143,7 @@ def train(
                 f"predictor training diverged in epoch {epoch} (loss {curve[-1]}); "
                 f"predictor.learning_rate is {settings.learning_rate}, a smaller one would be right"
             )
-    return model.to("cpu").eval().requires_grad_(False), curve
-
-
-class Batches:
-    """The coefficients of some triples, held in memory, given out in random batches of rows."""
-
-    def __init__(self, coefficients: Coefficients, samples: Sequence[Triple], device: torch.device | None) -> None:
-        needed = sorted({layer for triple in samples for layer in (triple.left, triple.middle, triple.right)})
-        place = {layer: number for number, layer in enumerate(needed)}
-        shape = coefficients(needed[0]).shape
-        self._values = torch.empty(len(needed), *shape, device=device)
-        for number, layer in enumerate(needed):
-            self._values[number] = coefficients(layer)
-        self._values = self._values.flatten(0, 1)
-        starts = [[place[t.left], place[t.middle], place[t.right]] for t in samples]
-        self._starts = torch.tensor(starts) * shape[0]
-        self._rows = shape[0]
-
-    def shuffled(self, size: int, generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Every row of every triple once, in random order: left, middle, right, each ``size x d_in``."""
-        for chosen in torch.randperm(len(self._starts) * self._rows, generator=generator).split(size):
-            rows = (self._starts[chosen // self._rows] + (chosen % self._rows)[:, None]).to(self._values.device)
-            yield self._values[rows[:, 0]], self._values[rows[:, 1]], self._values[rows[:, 2]]
-
-
-def _groups(samples: Sequence[Triple], resident_layers: int) -> list[list[Triple]]:
-    """Split triples into runs whose layers, at most ``resident_layers``, fit in memory together."""
-    groups: list[list[Triple]] = [[]]
-    held: set[int] = set()
-    for triple in samples:
-        wanted = {triple.left, triple.middle, triple.right}
-        if groups[-1] and len(held | wanted) > resident_layers:
-            groups.append([])
-            held = set()
-        groups[-1].append(triple)
-        held |= wanted
-    return groups
+    return model, curve
 
 
 class Predictors:
@@ -171,16 +159,21 @@ class Predictors:
             raise LesaError(f"{self.folder} holds no predictor.json; train the predictor first")
         self._sizes = read_json(self.folder / "predictor.json")
 
-    def predictor(self, kind: str) -> Predictor:
+    def predictor(self, kind: str) -> Predictor | Linear:
         """The predictor of one kind, ready to use."""
+        state = load_file(self.folder / f"{kind}.safetensors")
+        if "weight" in state:
+            return Linear(**state)
         model = Predictor(**self._sizes[kind])
-        model.load_state_dict(load_file(self.folder / f"{kind}.safetensors"))
+        model.load_state_dict(state)
         return model.eval().requires_grad_(False)
 
 
-def save(predictors: dict[str, Predictor], folder: Path) -> None:
+def save(predictors: Mapping[str, Predictor | Linear], folder: Path) -> None:
     """Save the predictors of all kinds into an existing folder, to be opened by ``Predictors``."""
+    sizes = {}
     for kind, model in predictors.items():
         save_file(model.state_dict(), folder / f"{kind}.safetensors")
-    sizes = {kind: {"d_in": model.d_in, "hidden_size": model.hidden_size} for kind, model in predictors.items()}
+        if isinstance(model, Predictor):
+            sizes[kind] = {"d_in": model.d_in, "hidden_size": model.hidden_size}
     write_json(folder / "predictor.json", sizes)

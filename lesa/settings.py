@@ -72,7 +72,7 @@ class Corpus(Section):
 class Predictor(Section):
     """The network that predicts a layer from its neighbours."""
 
-    kind: Literal["mlp"] = "mlp"
+    kind: Literal["mlp", "linear"] = "mlp"
     hidden_size: Count = 256
     epochs: Count = 5
     batch_size: Count = 64

@@ -10,12 +10,13 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from lesa.predictor import Triple, train, triples
+from lesa.linear import ridge
+from lesa.predictor import train
 from lesa.settings import Predictor as PredictorSettings
 from lesa.spectrum import Coefficients
+from lesa.triples import Triple, triples
 
 Guess = Callable[[Tensor, Tensor], Tensor]
-PENALTIES = (0.1, 1.0, 10.0)
 
 
 def heldout_layers(n_layers: int, wanted: int) -> list[int]:
@@ -51,40 +52,6 @@ def mean_of_neighbours(left: Tensor, right: Tensor) -> Tensor:
     return (left + right) / 2
 
 
-def ridge(coefficients: Coefficients, samples: Sequence[Triple]) -> Guess:
-    """The best linear map from ``[V_left, V_right]`` to ``V_middle``, in closed form, with ridge regularization.
-
-    The penalty is ``PENALTIES`` times the mean diagonal of the inputs' second moment; the one that predicts the last
-    training triple best, fitted without it, is taken and fitted to all triples.
-    """
-    *fitted, last = samples
-    moments = _moments(coefficients, fitted) if fitted else _moments(coefficients, samples)
-    maps = {penalty: _solve(*moments, penalty) for penalty in PENALTIES}
-    best = max(PENALTIES, key=lambda penalty: skill(coefficients, [last], _linear(maps[penalty])))
-    if not fitted:
-        return _linear(maps[best])
-    added = _moments(coefficients, [last])
-    return _linear(_solve(moments[0] + added[0], moments[1] + added[1], best))
-
-
-def _moments(coefficients: Coefficients, samples: Sequence[Triple]) -> tuple[Tensor, Tensor]:
-    inputs = outputs = torch.zeros(())
-    for triple in samples:
-        x = torch.cat((coefficients(triple.left), coefficients(triple.right)), dim=1)
-        inputs = inputs + x.T @ x
-        outputs = outputs + x.T @ coefficients(triple.middle)
-    return inputs, outputs
-
-
-def _solve(inputs: Tensor, outputs: Tensor, penalty: float) -> Tensor:
-    diagonal = penalty * inputs.diagonal().mean().clamp_min(torch.finfo(inputs.dtype).tiny)
-    return torch.linalg.solve(inputs + diagonal * torch.eye(len(inputs)).to(inputs), outputs)
-
-
-def _linear(weight: Tensor) -> Guess:
-    return lambda left, right: torch.cat((left, right), dim=1) @ weight
-
-
 def shuffled(n_layers: int, seed: int) -> list[int]:
     """All layers in a random order."""
     return torch.randperm(n_layers, generator=torch.Generator().manual_seed(seed)).tolist()
@@ -118,6 +85,6 @@ def measure(
     return trained(order), {
         "zero": skill(coefficients, testing, lambda left, right: torch.zeros_like(left)),
         "mean_of_neighbours": skill(coefficients, testing, mean_of_neighbours),
-        "ridge": skill(coefficients, testing, ridge(coefficients, training)),
+        "ridge": skill(coefficients, testing, ridge(coefficients, training, seed)[0]),
         "shuffled_layers": trained(shuffled(n_layers, seed)),
     }

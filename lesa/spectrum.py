@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import scipy.linalg
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -25,7 +26,7 @@ from lesa.layers import Layers
 Coefficients = Callable[[int], Tensor]
 """Layer number -> its coefficients ``V_i``, ``d_out x d_in``, float32."""
 
-KEPT_BYTES = 2 * 2**30
+KEPT_BYTES = 2**30
 LEADING = 32
 
 
@@ -49,7 +50,7 @@ class Basis:
 
     def weight(self, coefficients: Tensor) -> Tensor:
         """``W = U S V`` from ``d_out x d_in`` coefficients."""
-        return (self.u * self.s) @ coefficients
+        return self.u @ (self.s[:, None] * coefficients)
 
     def to(self, device: torch.device) -> "Basis":
         """The same basis on another device."""
@@ -73,11 +74,22 @@ def basis_of(weights: Iterator[Tensor], device: torch.device | None = None) -> B
             raise LesaError(f"the matrix of layer {number} holds NaN or infinity; the base model is damaged")
     if gram is None:
         raise LesaError("a basis needs at least one matrix")
-    values, vectors = torch.linalg.eigh(gram)
-    values, vectors = values.flip(0).clamp_min(0), vectors.flip(1)
+    values, vectors = _eigh(gram)
     values[values <= values[0] * len(values) * torch.finfo(values.dtype).eps] = 0
     largest = vectors.gather(0, vectors.abs().argmax(0, keepdim=True))
-    return Basis((vectors * largest.sign()).float(), values.sqrt().float())
+    return Basis(vectors.mul_(largest.sign()), values.sqrt().float())
+
+
+def _eigh(gram: Tensor) -> tuple[Tensor, Tensor]:
+    """Eigenvalues, descending, and eigenvectors in float32; ``gram`` is used up."""
+    if gram.is_cuda:
+        values, vectors = torch.linalg.eigh(gram)
+    else:
+        # Of what LAPACK offers this needs the least memory: three matrices, the given one among them. The transpose
+        # of a symmetric matrix is itself, laid out as LAPACK wants it.
+        found = scipy.linalg.eigh(gram.numpy().T, driver="evd", overwrite_a=True, check_finite=False)
+        values, vectors = map(torch.from_numpy, found)
+    return values.flip(0).clamp_min(0), vectors.float().flip(1)
 
 
 class Spectrum:

@@ -14,6 +14,7 @@ from lesa.layers import Layers
 from lesa.meter import Meter
 from lesa.settings import Settings
 from lesa.spectrum import Spectrum
+from lesa.triples import triples
 
 
 def main(settings: Settings, base: Path, spectrum_folder: Path, out: Path, report: Path) -> None:
@@ -26,7 +27,7 @@ def main(settings: Settings, base: Path, spectrum_folder: Path, out: Path, repor
     predictors = {}
     for kind in tqdm(spectrum.kinds, desc="predictors", unit="kind"):
         read = spectrum.reader(layers, kind, device)
-        everything = predictor.triples(range(len(layers)))
+        everything = triples(range(len(layers)))
         predictors[kind], curve = predictor.train(read, everything, settings.predictor, settings.seed, device)
         losses += [{"kind": kind, "epoch": epoch, "loss": loss} for epoch, loss in enumerate(curve, start=1)]
         heldout, controls = skill.measure(read, len(layers), settings.predictor, settings.seed, device)

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from lesa.errors import LesaError
-from lesa.predictor import Batches, Predictor, Predictors, Triple, _groups, loss_of, save, train, triples
+from lesa.predictor import Predictor, Predictors, loss_of, save, train
 from lesa.settings import Predictor as Settings
+from lesa.triples import Batches, Triple, groups_of, triples
 
 
 def test_loss_by_hand() -> None:
@@ -40,7 +41,7 @@ def test_triples_of_any_order() -> None:
 
 def test_a_pass_gives_every_row_of_every_triple_once() -> None:
     values = {i: torch.arange(i * 100, i * 100 + 8, dtype=torch.float32).reshape(4, 2) for i in range(5)}
-    batches = Batches(values.__getitem__, [Triple(0, 1, 2), Triple(4, 2, 1)], None)
+    batches = Batches(values.__getitem__, [Triple(0, 1, 2), Triple(4, 2, 1)])
     seen = []
     for left, middle, right in batches.shuffled(3, torch.Generator().manual_seed(0)):
         assert len(left) in (3, 2)
@@ -51,11 +52,11 @@ def test_a_pass_gives_every_row_of_every_triple_once() -> None:
 
 
 def test_groups_hold_no_more_layers_than_allowed() -> None:
-    groups = _groups(triples(range(10)), 4)
+    groups = groups_of(triples(range(10)), 4)
     assert [triple for group in groups for triple in group] == triples(range(10))
     for group in groups:
         assert len({layer for t in group for layer in (t.left, t.middle, t.right)}) <= 4
-    assert len(_groups(triples(range(10)), 10)) == 1
+    assert len(groups_of(triples(range(10)), 10)) == 1
 
 
 def smooth(n_layers: int = 10) -> list[torch.Tensor]:

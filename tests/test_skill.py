@@ -1,11 +1,10 @@
 import numpy as np
 import pytest
 import torch
-from sklearn.linear_model import Ridge
 
-from lesa.predictor import Triple, triples
 from lesa.settings import Predictor as Settings
-from lesa.skill import PENALTIES, heldout_layers, mean_of_neighbours, measure, ridge, shuffled, skill, split
+from lesa.skill import heldout_layers, mean_of_neighbours, measure, shuffled, skill, split
+from lesa.triples import Triple, triples
 from test_predictor import smooth
 
 
@@ -39,26 +38,6 @@ def test_independent_layers_give_the_mean_of_neighbours_minus_a_half() -> None:
     values = [torch.randn(200, 50) for _ in range(10)]
     # error of the mean = 1 + 1/4 + 1/4 of the target's size for independent vectors (METHOD.md)
     assert skill(values.__getitem__, triples(range(10)), mean_of_neighbours) == pytest.approx(-0.5, abs=0.02)
-
-
-def test_ridge_equals_scikit_learn() -> None:
-    torch.manual_seed(1)
-    values = [v + 0.3 * torch.randn_like(v) for v in smooth()]
-    samples = triples(range(10))
-
-    def stack(chosen: list[Triple]) -> tuple[np.ndarray, np.ndarray]:
-        x = torch.cat([torch.cat((values[t.left], values[t.right]), dim=1) for t in chosen])
-        return x.numpy(), torch.cat([values[t.middle] for t in chosen]).numpy()
-
-    x, y = stack(samples[:-1])
-    xs, ys = stack(samples[-1:])
-    diagonal = np.square(x).sum(0).mean()
-    scores = {p: Ridge(alpha=p * diagonal, fit_intercept=False).fit(x, y).predict(xs) for p in PENALTIES}
-    best = min(PENALTIES, key=lambda p: np.square(scores[p] - ys).sum())
-    x, y = stack(samples)
-    expected = Ridge(alpha=best * np.square(x).sum(0).mean(), fit_intercept=False).fit(x, y).predict(xs)
-    found = ridge(values.__getitem__, samples)(values[samples[-1].left], values[samples[-1].right])
-    assert found.numpy() == pytest.approx(expected, rel=1e-3, abs=1e-4)
 
 
 def test_measure_tells_order_from_none() -> None:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from lesa.families import is_norm
 from lesa.initializers import Learned, NewLayer
+from lesa.linear import Linear
 from lesa.predictor import Predictors
 from lesa.spectrum import Spectrum
 
@@ -32,10 +33,15 @@ def initialize(layer: NewLayer) -> dict[str, Tensor]:
 
 
 def _predict(learned: Learned, kind: str, left: Tensor, right: Tensor, layer: NewLayer) -> Tensor:
-    basis = Spectrum(learned.spectrum).basis(kind, layer.device)
     predictor = Predictors(learned.predictor).predictor(kind).to(layer.device)
     oriented = layer.layers.oriented
-    return oriented(basis.weight(predictor(basis.coefficients(oriented(left)), basis.coefficients(oriented(right)))))
+    neighbors = [oriented(weight).to(layer.device) for weight in (left, right)]
+    if isinstance(predictor, Linear):  # which takes weights as it takes their coefficients
+        made = predictor(*(weight.float() for weight in neighbors))
+    else:
+        basis = Spectrum(learned.spectrum).basis(kind, layer.device)
+        made = basis.weight(predictor(*map(basis.coefficients, neighbors)))
+    return oriented(made).to(left.dtype)
 
 
 def _norm(layer: NewLayer, name: str, left: Tensor, right: Tensor) -> Tensor:
