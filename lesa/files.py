@@ -17,18 +17,26 @@ def whole_folder(path: str | Path) -> Iterator[Path]:
     removed the next time.
     """
     path = Path(path)
-    partial, old = _beside(path, "partial"), _beside(path, "old")
-    for leftover in (partial, old):
+    partial = _beside(path, "partial")
+    for leftover in (partial, _beside(path, "old")):
         shutil.rmtree(leftover, ignore_errors=True)
     partial.mkdir(parents=True)
     try:
         yield partial
-        if path.exists():
-            path.rename(old)
-        partial.rename(path)
+        replace_folder(partial, path)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-        shutil.rmtree(old, ignore_errors=True)
+
+
+def replace_folder(new: Path, path: Path) -> None:
+    """Move the folder ``new`` to ``path``, on the same disk, and remove what was there."""
+    old = _beside(path, "old")
+    shutil.rmtree(old, ignore_errors=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists():
+        path.rename(old)
+    new.rename(path)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 @contextmanager
@@ -54,12 +62,12 @@ def write_json(path: str | Path, content: Any) -> None:
         partial.write_text(json.dumps(content, indent=2, allow_nan=False, ensure_ascii=False) + "\n")
 
 
+def file_hash(path: Path) -> str:
+    """SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def read_json(path: str | Path) -> Any:
     """Read a JSON file."""
     return json.loads(Path(path).read_text())
-
-
-def file_hash(path: Path) -> str:
-    """SHA-256 of a file, in hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

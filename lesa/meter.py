@@ -19,5 +19,14 @@ class Meter:
     @property
     def peak_memory_bytes(self) -> int:
         """Largest resident set of this process since it started, in bytes."""
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return peak if sys.platform == "darwin" else peak * 1024
+        return _peak(resource.RUSAGE_SELF)
+
+    @property
+    def largest_child_bytes(self) -> int:
+        """Largest resident set of any of its child processes that has ended, in bytes."""
+        return _peak(resource.RUSAGE_CHILDREN)
+
+
+def _peak(who: int) -> int:
+    peak = resource.getrusage(who).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

@@ -7,8 +7,10 @@ it started from, with nothing but the trained tensors replaced.
 
 import math
 import shutil
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -40,21 +42,27 @@ IGNORED = {"target_perplexity"}
 
 
 class Blocks(Dataset[dict[str, torch.Tensor]]):
-    """Token blocks of a ``.npy`` file, ``[blocks, sequence_length]``, read from disk as they are needed."""
+    """Token blocks of the ``.npy`` files in a folder, each ``[blocks, sequence_length]``, end to end.
 
-    def __init__(self, path: Path) -> None:
-        self._blocks = np.load(path, mmap_mode="r")
+    A block is read from disk when it is asked for. No file stays open: there may be more than a process can hold.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._files = sorted(folder.glob("*.npy"))
+        self._ends = list(accumulate(len(np.load(file, mmap_mode="r")) for file in self._files))
 
     @property
     def sequence_length(self) -> int:
         """Tokens a block."""
-        return int(self._blocks.shape[1])
+        return int(np.load(self._files[0], mmap_mode="r").shape[1])
 
     def __len__(self) -> int:
-        return len(self._blocks)
+        return self._ends[-1] if self._ends else 0
 
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        tokens = torch.from_numpy(self._blocks[index].astype(np.int64))
+        shard = bisect_right(self._ends, index)
+        blocks = np.load(self._files[shard], mmap_mode="r")
+        tokens = torch.from_numpy(blocks[index - self._ends[shard]].astype(np.int64))
         return {"input_ids": tokens, "labels": tokens}
 
 
@@ -75,7 +83,7 @@ def pretrain(
 
     Args:
         expanded: a checkpoint with ``expansion.json``.
-        corpus: a folder with ``train.npy`` and ``heldout.npy``.
+        corpus: a folder with ``train/`` and ``heldout/``, token blocks in ``.npy`` files.
         out: the folder to write.
         report: gets ``train.csv``, ``heldout.csv``, and ``live/`` with dvclive's curves.
         settings: the recipe.
@@ -104,7 +112,7 @@ def pretrain(
     prefixes = trained_prefixes(source, settings.train)
     where = pick(device)
     bf16 = use_bf16(settings.precision, where)
-    train, heldout = (Blocks(Path(corpus) / f"{side}.npy") for side in ("train", "heldout"))
+    train, heldout = (Blocks(Path(corpus) / side) for side in ("train", "heldout"))
     checkpoints, report = Path(checkpoints), Path(report)
     end = end_of_text(expanded) if settings.packing == "documents" else None
     arguments = training_arguments(settings, seed, where, bf16, checkpoints)

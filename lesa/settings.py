@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 import yaml
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -24,6 +25,19 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Text = Annotated[str, Field(min_length=1)]
+
+
+def _is_size(size: str) -> str:
+    from lesa.checkpoint import parse_size
+
+    try:
+        parse_size(size)
+    except LesaError as error:
+        raise ValueError(str(error)) from None
+    return size
+
+
+Size = Annotated[Text, AfterValidator(_is_size)]
 
 
 class Section(BaseModel):
@@ -52,6 +66,8 @@ class Corpus(Section):
     max_documents: Count | None = None
     heldout_fraction: float = Field(default=0.1, gt=0, lt=1)
     sequence_length: Annotated[int, Field(ge=8, strict=True)] = 512
+    shard_size: Size = "64MB"
+    processes: Count | None = None
 
 
 class Predictor(Section):
@@ -75,7 +91,7 @@ class Expansion(Section):
     last: Index = 29
     norms: Literal["first", "left", "mean"] = "first"
     router: Literal["left", "predict"] = "left"
-    max_shard_size: Text = "5GB"
+    max_shard_size: Size = "5GB"
 
     @field_validator("method")
     @classmethod
@@ -85,17 +101,6 @@ class Expansion(Section):
         if method not in names():
             raise ValueError(f"no such method; there are {', '.join(names())}")
         return method
-
-    @field_validator("max_shard_size")
-    @classmethod
-    def _is_size(cls, size: str) -> str:
-        from lesa.checkpoint import parse_size
-
-        try:
-            parse_size(size)
-        except LesaError as error:
-            raise ValueError(str(error)) from None
-        return size
 
     @model_validator(mode="after")
     def _ordered(self) -> "Expansion":

@@ -7,9 +7,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lesa.documents import Document, documents
+from lesa import documents
+from lesa.documents import Document
 from lesa.errors import LesaError
 from lesa.settings import Corpus
+from lesa.shards import cut
 
 SENTENCE = "The town is known for its bridges and its bread. "
 
@@ -26,7 +28,9 @@ def dump(*pages: str) -> str:
 
 
 def read(source: object, **settings: object) -> list[Document]:
-    return list(documents(Corpus(source=str(source), **settings)))
+    corpus = Corpus(source=str(source), **settings)
+    shards = cut(corpus, 10**6, Path(str(source)))
+    return [document for shard in shards for document in documents.read(shard, corpus)]
 
 
 def test_text_file_is_one_document(tmp_path: Path) -> None:
@@ -37,7 +41,7 @@ def test_text_file_is_one_document(tmp_path: Path) -> None:
 def test_jsonl_lines_are_documents(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text('{"body": "One", "title": "T", "id": 7}\n\n{"body": " "}\n{"body": "Two"}\n')
-    assert read(path, text_field="body") == [Document("7", "T", "One"), Document("a.jsonl:4", "", "Two")]
+    assert read(path, text_field="body") == [Document("7", "T", "One"), Document("a.jsonl@54", "", "Two")]
 
 
 def test_parquet_rows_are_documents(tmp_path: Path) -> None:
@@ -86,7 +90,7 @@ def test_hub_dataset_is_streamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         (
             "a.jsonl",
             b'{"content": "x"}',
-            "corpus.text_field is text, and a.jsonl:1 has no such text; .*: content",
+            "corpus.text_field is text, and a.jsonl@0 has no such text; .*: content",
         ),
         ("a.parquet", b"PAR1", "not a whole parquet file"),
         ("a.xml", b"<mediawiki><page>", "not a whole MediaWiki dump"),
@@ -97,10 +101,3 @@ def test_unreadable_files(tmp_path: Path, name: str, content: bytes, message: st
     (tmp_path / name).write_bytes(content)
     with pytest.raises(LesaError, match=message):
         read(tmp_path / name)
-
-
-def test_missing_sources(tmp_path: Path) -> None:
-    with pytest.raises(LesaError, match="which does not exist"):
-        read(tmp_path / "absent")
-    with pytest.raises(LesaError, match="a folder without any file"):
-        read(tmp_path)

@@ -158,10 +158,10 @@ def test_fsdp_killed_and_run_again_ends_like_one_process(folder: Path, fsdp: Pat
 
 def test_fsdp_with_every_option_ends_like_one_process(folder: Path, fsdp: Path) -> None:
     word_tokenizer().save_pretrained(folder / "expanded")
-    blocks = np.load(folder / "corpus" / "train.npy")
-    np.save(folder / "corpus" / "train.npy", np.where(blocks == 3, EOS, blocks))
-    heldout = np.load(folder / "corpus" / "heldout.npy")
-    np.save(folder / "corpus" / "heldout.npy", np.where(heldout == 3, EOS, heldout))
+    blocks = np.load(folder / "corpus" / "train" / "00000.npy")
+    np.save(folder / "corpus" / "train" / "00000.npy", np.where(blocks == 3, EOS, blocks))
+    heldout = np.load(folder / "corpus" / "heldout" / "00000.npy")
+    np.save(folder / "corpus" / "heldout" / "00000.npy", np.where(heldout == 3, EOS, heldout))
     options = {"train": "all", "packing": "documents", "gradient_checkpointing": True, "optimizer": "adamw_fused"}
     train(folder, "out-one", gradient_accumulation=2, eval_blocks=5, **options)
     done = launch(fsdp, folder, {**RECIPE, "gradient_accumulation": 1, "eval_blocks": 5, **options})

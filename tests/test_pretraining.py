@@ -17,7 +17,7 @@ from lesa import pretraining
 from lesa.checkpoint import SINGLE, Checkpoint
 from lesa.errors import LesaError
 from lesa.expansion import expand
-from lesa.pretraining import check_frozen, pretrain, tokens_to_target
+from lesa.pretraining import Blocks, check_frozen, pretrain, tokens_to_target
 from lesa.settings import Pretrain
 from lesa.training import OPTIMIZERS, HeldoutTrainer, use_bf16
 from test_corpus import EOS, word_tokenizer
@@ -62,11 +62,11 @@ KILLED_AFTER_TRAINING = KILLED.replace(
 def folder(save_tiny: Callable[..., Path], tmp_path: Path) -> Path:
     """An expanded tiny model and random blocks of 16 tokens."""
     expand(save_tiny(tiny_llama()), tmp_path / "expanded", "interpolate", 2, 4)
-    (tmp_path / "corpus").mkdir()
     rng = np.random.default_rng(0)
     for side, blocks in (("train", 40), ("heldout", 5)):
+        (tmp_path / "corpus" / side).mkdir(parents=True)
         # four tokens only, so that there is something to learn
-        np.save(tmp_path / "corpus" / f"{side}.npy", rng.integers(3, 7, (blocks, 16)).astype(np.uint16))
+        np.save(tmp_path / "corpus" / side / "00000.npy", rng.integers(3, 7, (blocks, 16)).astype(np.uint16))
     return tmp_path
 
 
@@ -85,7 +85,7 @@ def curves(folder: Path) -> list[list[list[float]]]:
 def perplexity(model_folder: Path, corpus: Path, blocks: int) -> float:
     """From transformers' logits, the cross-entropy written out in float64."""
     model = AutoModelForCausalLM.from_pretrained(model_folder).eval()
-    tokens = torch.tensor(np.load(corpus / "heldout.npy")[:blocks].astype(np.int64))
+    tokens = torch.tensor(np.load(corpus / "heldout" / "00000.npy")[:blocks].astype(np.int64))
     with torch.no_grad():
         logits = model(tokens).logits[:, :-1].double()
     log_probability = logits - logits.exp().sum(-1, keepdim=True).log()
@@ -155,11 +155,10 @@ def test_killed_and_run_again_it_ends_like_an_unbroken_run(folder: Path, damaged
 @pytest.mark.parametrize("family", ["llama tied, biases", "gpt2", "gemma3_text", "phi3", "mixtral", "qwen3_moe"])
 def test_other_families_keep_their_layout(family: str, save_tiny: Callable[..., Path], tmp_path: Path) -> None:
     expand(save_tiny(CONFIGS[family]), tmp_path / "expanded", "interpolate", 1, 2)
-    (tmp_path / "corpus").mkdir()
     for side in ("train", "heldout"):
-        np.save(
-            tmp_path / "corpus" / f"{side}.npy", np.random.default_rng(0).integers(3, 97, (8, 16)).astype(np.uint16)
-        )
+        (tmp_path / "corpus" / side).mkdir(parents=True)
+        blocks = np.random.default_rng(0).integers(3, 97, (8, 16)).astype(np.uint16)
+        np.save(tmp_path / "corpus" / side / "00000.npy", blocks)
     train(tmp_path, steps=2, warmup_steps=0)
     before, after = load_file(tmp_path / "expanded" / SINGLE), load_file(tmp_path / "out" / SINGLE)
     assert before.keys() == after.keys()
@@ -280,14 +279,24 @@ def test_a_model_without_new_layers_is_refused(folder: Path) -> None:
         train(folder)
 
 
+def test_blocks_of_several_files_are_one_row(tmp_path: Path) -> None:
+    tokens = np.arange(7 * 16, dtype=np.uint16).reshape(7, 16)
+    for name, part in (("00000", tokens[:3]), ("00002", tokens[3:4]), ("00010", tokens[4:])):
+        np.save(tmp_path / f"{name}.npy", part)
+    blocks = Blocks(tmp_path)
+    assert (len(blocks), blocks.sequence_length) == (7, 16)
+    assert [blocks[i]["input_ids"].tolist() for i in range(7)] == tokens.tolist()
+    assert blocks[3]["labels"].dtype == torch.int64
+
+
 def test_a_text_shorter_than_a_step_is_refused(folder: Path) -> None:
-    np.save(folder / "corpus" / "train.npy", np.full((3, 16), 5, np.uint16))
+    np.save(folder / "corpus" / "train" / "00000.npy", np.full((3, 16), 5, np.uint16))
     with pytest.raises(LesaError, match=r"has 3 training blocks, fewer than one step takes \(4\)"):
         train(folder)
 
 
 def test_every_step_of_every_epoch_is_a_whole_one(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    np.save(folder / "corpus" / "train.npy", np.load(folder / "corpus" / "train.npy")[:7])
+    np.save(folder / "corpus" / "train" / "00000.npy", np.load(folder / "corpus" / "train" / "00000.npy")[:7])
     seen = []
     step = HeldoutTrainer.training_step
 
@@ -302,7 +311,7 @@ def test_every_step_of_every_epoch_is_a_whole_one(folder: Path, monkeypatch: pyt
 
 
 def test_tokens_of_another_vocabulary_are_refused(folder: Path) -> None:
-    np.save(folder / "corpus" / "train.npy", np.full((8, 16), 97, np.uint16))
+    np.save(folder / "corpus" / "train" / "00000.npy", np.full((8, 16), 97, np.uint16))
     with pytest.raises(LesaError, match="no embedding for"):
         train(folder)
 
@@ -342,7 +351,7 @@ def test_documents_apart_are_measured_token_by_token(documents: Path) -> None:
     metrics = train(documents, packing="documents")
     model = AutoModelForCausalLM.from_pretrained(documents / "expanded").eval()
     losses = []
-    for block in np.load(documents / "corpus" / "heldout.npy")[:3].tolist():
+    for block in np.load(documents / "corpus" / "heldout" / "00000.npy")[:3].tolist():
         start = 0
         for end in [place + 1 for place, token in enumerate(block) if token == EOS] + [len(block)]:
             tokens = torch.tensor([block[start:end]])
@@ -410,7 +419,7 @@ def test_fused_adamw_trains_alike(folder: Path) -> None:
 
 
 def test_too_few_blocks_are_noticed_before_files_are_hashed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    np.save(folder / "corpus" / "train.npy", np.full((3, 16), 5, np.uint16))
+    np.save(folder / "corpus" / "train" / "00000.npy", np.full((3, 16), 5, np.uint16))
     monkeypatch.setattr(pretraining, "fingerprint", lambda *arguments: pytest.fail("hashed"))
     with pytest.raises(LesaError, match="fewer than one step takes"):
         train(folder)
