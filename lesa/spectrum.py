@@ -138,11 +138,17 @@ def analyze(layers: Layers, out: str | Path, device: torch.device | None = None)
     description: dict[str, Any] = {"layers": len(layers), "kinds": {}}
     with whole_folder(out) as folder:
         for kind in tqdm(layers.kinds, desc="shared basis", unit="kind"):
-            try:
-                basis = basis_of((layers.matrix(layer, kind) for layer in range(len(layers))), device)
-            except LesaError as error:
-                raise LesaError(f"{kind}: {error}") from None
-            save_file({"u": basis.u.cpu().contiguous(), "s": basis.s.cpu()}, folder / f"{kind}.safetensors")
-            description["kinds"][kind] = {"shape": list(layers.matrix_shape(kind)), "rank": int((basis.s > 0).sum())}
+            rank = _save_basis(layers, kind, folder, device)
+            description["kinds"][kind] = {"shape": list(layers.matrix_shape(kind)), "rank": rank}
         write_json(folder / "spectrum.json", description)
     return Spectrum(out)
+
+
+def _save_basis(layers: Layers, kind: str, folder: Path, device: torch.device | None) -> int:
+    """Compute and save the basis of one kind, of which nothing is held afterwards; its rank."""
+    try:
+        basis = basis_of((layers.matrix(layer, kind) for layer in range(len(layers))), device)
+    except LesaError as error:
+        raise LesaError(f"{kind}: {error}") from None
+    save_file({"u": basis.u.cpu().contiguous(), "s": basis.s.cpu()}, folder / f"{kind}.safetensors")
+    return int((basis.s > 0).sum())

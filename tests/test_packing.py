@@ -52,9 +52,9 @@ def test_a_model_that_sees_other_documents_is_refused(save_tiny: Callable[..., P
 
 
 def test_the_end_of_a_document_is_what_the_tokenizer_says(tmp_path: Path, save_tiny: Callable[..., Path]) -> None:
-    word_tokenizer().save_pretrained(tmp_path / "with")
+    word_tokenizer(tmp_path / "with")
     assert end_of_text(tmp_path / "with") == EOS
-    word_tokenizer(eos=False).save_pretrained(tmp_path / "without")
+    word_tokenizer(tmp_path / "without", eos=False)
     for folder in (tmp_path / "without", save_tiny(tiny_llama())):
         with pytest.raises(LesaError, match=r"pretrain\.packing is documents, and .* has no tokenizer with an end-of"):
             end_of_text(folder)

@@ -340,10 +340,10 @@ def test_bf16_only_where_the_machine_has_it(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.fixture
 def documents(folder: Path) -> Path:
     """Blocks in which documents end, and a tokenizer that says by what token."""
-    word_tokenizer().save_pretrained(folder / "expanded")
+    word_tokenizer(folder / "expanded")
     for side in ("train", "heldout"):
-        blocks = np.load(folder / "corpus" / f"{side}.npy")
-        np.save(folder / "corpus" / f"{side}.npy", np.where(blocks == 3, EOS, blocks))
+        blocks = np.load(folder / "corpus" / side / "00000.npy")
+        np.save(folder / "corpus" / side / "00000.npy", np.where(blocks == 3, EOS, blocks))
     return folder
 
 
