@@ -15,7 +15,7 @@ import math
 import os
 import shutil
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
@@ -27,10 +27,10 @@ from numpy.typing import NDArray
 from transformers import AutoTokenizer
 
 from lesa.checkpoint import parse_size
-from lesa.documents import Document, read
+from lesa.documents import Document, Piece, read
 from lesa.duplicates import HELDOUT, INDEX, TRAIN, choose_sides, load_index
 from lesa.errors import LesaError
-from lesa.executor import run_tasks
+from lesa.executor import Workers
 from lesa.files import file_hash, read_json, replace_folder, whole_file, write_json
 from lesa.meter import Meter
 from lesa.settings import Corpus
@@ -81,26 +81,24 @@ def prepare(
     vocabulary = max(loaded.get_vocab().values()) + 1
     folder = _work_folder(Path(work), _fingerprint(corpus, Path(tokenizer), seed))
     shards = cut(corpus, parse_size(corpus.shard_size), folder / "source")
-    job = _Job(
-        corpus, shards, Path(tokenizer), trust_remote_code, seed, "<u2" if vocabulary <= 1 << 16 else "<u4", folder
-    )
-    processes = min(corpus.processes or _cores(), len(shards))
-
-    job.make_folders()
-    run_tasks(job.tokenize, len(shards), processes, folder / "tokenized", "tokenizing")
+    job = _Job(corpus, Path(tokenizer), trust_remote_code, seed, "<u2" if vocabulary <= 1 << 16 else "<u4", folder)
+    job.lay_out(shards)
     numbers = range(len(shards))
-    distinct, duplicates = choose_sides(
-        [job.path("index", number) for number in numbers],
-        [job.path("sides", number) for number in numbers],
-        corpus.heldout_fraction,
-        corpus.max_documents,
-    )
-    if distinct < 2:
-        raise LesaError(
-            f"corpus.source gave {distinct} document(s) with text; at least 2 are needed, one to train on and one to "
-            "hold out"
+    processes = min(corpus.processes or _cores(), len(shards))
+    with Workers(processes) as workers:
+        workers.run(job.tokenize, len(shards), folder / "tokenized", "tokenizing")
+        distinct, duplicates = choose_sides(
+            [job.path("index", number) for number in numbers],
+            [job.path("sides", number) for number in numbers],
+            corpus.heldout_fraction,
+            corpus.max_documents,
         )
-    run_tasks(job.pack, len(shards), processes, folder / "packed", "packing")
+        if distinct < 2:
+            raise LesaError(
+                f"corpus.source gave {distinct} document(s) with text; at least 2 are needed, one to train on and one "
+                "to hold out"
+            )
+        workers.run(job.pack, len(shards), folder / "packed", "packing")
     counts = _total([read_json(job.path("counts", number)) for number in numbers])
     for side, count in counts.items():
         if not count["blocks"]:
@@ -167,7 +165,6 @@ class _Job:
     """The two tasks of a shard; every file of theirs lies in ``folder`` and is written anew by a task that starts."""
 
     corpus: Corpus
-    shards: list[Shard]
     tokenizer: Path
     trust_remote_code: bool
     seed: int
@@ -178,11 +175,20 @@ class _Job:
     def out(self) -> Path:
         return self.folder / "corpus"
 
-    def make_folders(self) -> None:
+    def lay_out(self, shards: list[Shard]) -> None:
+        """Make the folders, and write what each shard holds: too much to hand over with every task."""
         for name in ("tokens", "index", "texts", "sides", "counts", "heldout"):
             (self.folder / name).mkdir(exist_ok=True)
         for side in SIDES:
             (self.out / side).mkdir(parents=True, exist_ok=True)
+        with (self.folder / "shards.jsonl").open("w", encoding="utf-8") as file:
+            file.writelines(json.dumps([astuple(piece) for piece in shard]) + "\n" for shard in shards)
+
+    def documents(self, number: int) -> Iterator[Document]:
+        """The documents of a shard."""
+        with (self.folder / "shards.jsonl").open(encoding="utf-8") as file:
+            line = next(islice(file, number, None))
+        return read([Piece(*piece) for piece in json.loads(line)], self.corpus)
 
     def path(self, what: str, number: int) -> Path:
         endings = {"sides": "npy", "counts": "json", "texts": "jsonl", "heldout": "jsonl"}
@@ -192,7 +198,7 @@ class _Job:
         """Write tokens and index of a shard's documents, and the texts of those that may be held out."""
         tokenizer = _load_tokenizer(self.tokenizer, self.trust_remote_code, self.folder.name)
         bound = math.ceil(self.corpus.heldout_fraction * 2**64)
-        documents = islice(read(self.shards[number], self.corpus), self._wanted(number))
+        documents = islice(self.documents(number), self._wanted(number))
         with (
             self.path("tokens", number).open("wb") as stream,
             self.path("index", number).open("wb") as index,
@@ -253,7 +259,7 @@ class _Job:
                     yield line
         # Where no key is small enough, one document is held out whose text was not kept.
         for row in np.setdiff1d(np.flatnonzero(side_of == HELDOUT), rows):
-            yield _line(next(islice(read(self.shards[number], self.corpus), int(row), None)))
+            yield _line(next(islice(self.documents(number), int(row), None)))
 
 
 @lru_cache(maxsize=1)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from datatrove.executor.base import DistributedEnvVars, PipelineExecutor
@@ -22,26 +23,57 @@ QUIET = 1
 """A local rank whose log goes into its file only."""
 
 
-def run_tasks(task: Callable[[int], None], count: int, processes: int, folder: Path, title: str) -> None:
-    """Call ``task`` with each number below ``count`` that ``folder`` does not mark as complete, lowest first.
+class Workers:
+    """Processes that do numbered tasks, in a ``with`` block. They start with the first work for more than one."""
 
-    Args:
-        task: can be pickled, and starts over where an earlier attempt was killed.
-        count: how many tasks there are.
-        processes: with one, or with one task left, the work is done in this process.
-        folder: keeps a marker for each complete task, and logs.
-        title: of the progress bar.
+    def __init__(self, processes: int) -> None:
+        # Not forked: this process may have threads by now.
+        context = multiprocessing.get_context("spawn")
+        self._processes = processes
+        self._pool = ProcessPoolExecutor(processes, context, initializer=_start)
 
-    Raises:
-        LesaError: a task raised it, or a process was killed. Complete tasks stay complete.
-    """
-    _Executor(task, count, processes, folder, title).run()
+    def __enter__(self) -> "Workers":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+    def run(self, task: Callable[[int], None], count: int, folder: Path, title: str) -> None:
+        """Call ``task`` with each number below ``count`` that ``folder`` does not mark as complete, lowest first.
+
+        Args:
+            task: can be pickled, and starts over where an earlier attempt was killed.
+            count: how many tasks there are. One that is left alone is done in this process.
+            folder: keeps a marker for each complete task, and logs.
+            title: of the progress bar.
+
+        Raises:
+            LesaError: a task raised it, or a process was killed. Complete tasks stay complete.
+        """
+        executor = _Executor(task, count, folder)
+        ranks = executor.get_incomplete_ranks()
+        with tqdm(total=count, initial=count - len(ranks), desc=title, unit="shard") as bar:
+            for _ in self._in_pool(executor, ranks) if min(self._processes, len(ranks)) > 1 else map(executor, ranks):
+                bar.update()
+
+    def _in_pool(self, executor: "_Executor", ranks: list[int]) -> Iterator[None]:
+        try:
+            for done in as_completed([self._pool.submit(executor, rank) for rank in ranks]):
+                done.result()
+                yield
+        except BrokenProcessPool:
+            raise LesaError(
+                "a process that prepared the corpus was killed, most likely for want of memory; what is finished is "
+                "kept, so run again, with a smaller corpus.processes"
+            ) from None
 
 
 class _Executor(PipelineExecutor):
-    def __init__(self, task: Callable[[int], None], count: int, processes: int, folder: Path, title: str) -> None:
+    """A task as a datatrove pipeline of one step; called with a number, it does that one and marks it."""
+
+    def __init__(self, task: Callable[[int], None], count: int, folder: Path) -> None:
         super().__init__([_Step(task)], str(folder))
-        self._count, self._processes, self._title = count, processes, title
+        self._count = count
 
     @property
     def world_size(self) -> int:
@@ -52,34 +84,10 @@ class _Executor(PipelineExecutor):
         return DistributedEnvVars(**{f"datatrove_{name}": "" for name in names})
 
     def run(self) -> None:
-        ranks = self.get_incomplete_ranks()
-        processes = min(self._processes, len(ranks))
-        with tqdm(total=self._count, initial=self._count - len(ranks), desc=self._title, unit="shard") as bar:
-            for _ in self._here(ranks) if processes <= 1 else self._in_pool(ranks, processes):
-                bar.update()
+        for rank in self.get_incomplete_ranks():
+            self(rank)
 
-    def _here(self, ranks: list[int]) -> Iterator[None]:
-        for rank in ranks:
-            self.run_one(rank)
-            yield
-
-    def _in_pool(self, ranks: list[int], processes: int) -> Iterator[None]:
-        # Not forked: this process has threads by now.
-        context = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(processes, context, initializer=_start, initargs=(self,)) as pool:
-            try:
-                for done in as_completed([pool.submit(_run, rank) for rank in ranks]):
-                    done.result()
-                    yield
-            except BrokenProcessPool:
-                raise LesaError(
-                    "a process that prepared the corpus was killed, most likely for want of memory; what is finished "
-                    "is kept, so run again, with a smaller corpus.processes"
-                ) from None
-            finally:
-                pool.shutdown(wait=False, cancel_futures=True)
-
-    def run_one(self, rank: int) -> None:
+    def __call__(self, rank: int) -> None:
         try:
             self._run_for_rank(rank, QUIET)
         except _Carried as error:
@@ -91,8 +99,6 @@ class _Carried(BaseException):
 
 
 class _Step:
-    """A task as a step of a datatrove pipeline."""
-
     def __init__(self, task: Callable[[int], None]) -> None:
         self._task = task
 
@@ -103,12 +109,7 @@ class _Step:
             raise _Carried(error) from None
 
 
-_executor: _Executor
-
-
-def _start(executor: _Executor) -> None:
-    global _executor
-    _executor = executor
+def _start() -> None:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
@@ -118,7 +119,3 @@ def _end_with_parent() -> None:
     assert parent is not None
     parent.join()
     os._exit(1)
-
-
-def _run(rank: int) -> None:
-    _executor.run_one(rank)

@@ -154,6 +154,14 @@ def test_nothing_reruns_the_second_time(project: Path) -> None:
     assert ran(run(project, "dvc", "repro")) == []
 
 
+def test_more_processes_are_no_reason_to_prepare_the_corpus_again(project: Path) -> None:
+    before = (project / "params.yaml").read_text()
+    change(project, corpus={"processes": 1})
+    assert ran(run(project, "dvc", "repro")) == ["report"]
+    (project / "params.yaml").write_text(before)
+    run(project, "dvc", "repro")
+
+
 def test_dag_and_plots_draw(project: Path) -> None:
     dag = run(project, "dvc", "dag", "--dot")
     assert '"train_predictor" -> "expand"' in dag.replace("'", '"')

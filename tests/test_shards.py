@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from lesa import shards
 from lesa.documents import Piece, read
 from lesa.errors import LesaError
 from lesa.settings import Corpus
@@ -17,8 +18,8 @@ def shards_of(source: Path, shard_bytes: int) -> list[Shard]:
     return cut(Corpus(source=str(source)), shard_bytes, source)
 
 
-def texts(shards: list[Shard], source: Path) -> list[list[str]]:
-    return [[document.text for document in read(shard, Corpus(source=str(source)))] for shard in shards]
+def texts(found: list[Shard], source: Path) -> list[list[str]]:
+    return [[document.text for document in read(shard, Corpus(source=str(source)))] for shard in found]
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
@@ -37,9 +38,9 @@ def test_pieces_of_a_jsonl_file_lose_and_double_no_line(tmp_path: Path, end: str
         content = end.join(lines) + (end if last else "")
         path.write_bytes((rng.choice(["", "\ufeff"]) + content).encode())
         for shard_bytes in (1, 2, rng.randrange(3, 200), 10**6):
-            shards = shards_of(path, shard_bytes)
-            assert len(shards) == (-(-path.stat().st_size // shard_bytes) if shard_bytes < 10**6 else 1)
-            found = [text for shard in texts(shards, path) for text in shard]
+            pieces = shards_of(path, shard_bytes)
+            assert len(pieces) == (-(-path.stat().st_size // shard_bytes) if shard_bytes < 10**6 else 1)
+            found = [text for shard in texts(pieces, path) for text in shard]
             assert found == [text.strip() for text in wanted]
 
 
@@ -60,17 +61,17 @@ def test_row_groups_of_a_parquet_file(tmp_path: Path) -> None:
     table = pa.table({"text": wanted, "other": list(range(95)), "title": ["t"] * 95})
     pq.write_table(table, path, row_group_size=10, compression="none", use_dictionary=False)
     size = pq.read_metadata(path).row_group(0).total_byte_size
-    shards = shards_of(path, 2 * size)
-    assert [(piece.start, piece.stop) for shard in shards for piece in shard] == [
+    pairs = shards_of(path, 2 * size)
+    assert [(piece.start, piece.stop) for shard in pairs for piece in shard] == [
         (0, 2),
         (2, 4),
         (4, 6),
         (6, 8),
         (8, 10),
     ]
-    assert len(shards) == 5
-    assert texts(shards, path) == [wanted[i : i + 20] for i in range(0, 95, 20)]
-    documents = list(read(shards[2], Corpus(source=str(path))))
+    assert len(pairs) == 5
+    assert texts(pairs, path) == [wanted[i : i + 20] for i in range(0, 95, 20)]
+    documents = list(read(pairs[2], Corpus(source=str(path))))
     assert (documents[0].id, documents[0].title) == ("a.parquet:41", "t")
     whole = shards_of(path, 10**9)
     assert texts(whole, path) == [wanted]
@@ -79,9 +80,9 @@ def test_row_groups_of_a_parquet_file(tmp_path: Path) -> None:
 def test_small_files_share_a_shard_in_the_order_of_their_names(tmp_path: Path) -> None:
     for number in range(10):
         (tmp_path / f"{number}.txt").write_text(f"{number}" * 100)
-    shards = shards_of(tmp_path, 350)
-    assert [len(shard) for shard in shards] == [3, 3, 3, 1]
-    assert [text[0] for shard in texts(shards, tmp_path) for text in shard] == list("0123456789")
+    grouped = shards_of(tmp_path, 350)
+    assert [len(shard) for shard in grouped] == [3, 3, 3, 1]
+    assert [text[0] for shard in texts(grouped, tmp_path) for text in shard] == list("0123456789")
 
 
 def test_a_hub_dataset_has_its_own_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,14 +92,31 @@ def test_a_hub_dataset_has_its_own_shards(tmp_path: Path, monkeypatch: pytest.Mo
     for number in range(3):
         (folder / f"train-{number}.jsonl").write_text(f'{{"text": "a{number}"}}\n{{"text": "b{number}"}}\n')
     corpus = Corpus(source=f"hub://{folder}")
-    shards = cut(corpus, 10, tmp_path)
-    assert shards == [[Piece(str(folder), number, number + 1)] for number in range(3)]
-    assert [[document.text for document in read(shard, corpus)] for shard in shards] == [
+    found = cut(corpus, 10, tmp_path)
+    assert found == [[Piece(str(folder), number, number + 1)] for number in range(3)]
+    assert [[document.text for document in read(shard, corpus)] for shard in found] == [
         ["a0", "b0"],
         ["a1", "b1"],
         ["a2", "b2"],
     ]
     assert [Path(file).name for (file,) in stamp(corpus)] == [f"train-{number}.jsonl" for number in range(3)]
+
+
+def test_a_file_of_a_package_is_fetched_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fetched = []
+
+    def fetch(url: str, sha256: str | None, folder: Path) -> Path:
+        fetched.append((url, sha256))
+        (folder / "a.txt").write_text("text")
+        return folder / "a.txt"
+
+    monkeypatch.setattr(shards, "fetch_wheel_member", fetch)
+    corpus = Corpus(source="pypi://some==1/a.txt", sha256="0" * 64)
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / ".a.txt.partial").write_text("te")  # a kill left it
+    first = cut(corpus, 10**6, tmp_path / "source")
+    assert first == cut(corpus, 10**6, tmp_path / "source") == [[Piece(str(tmp_path / "source" / "a.txt"))]]
+    assert fetched == [(corpus.source, corpus.sha256)]
 
 
 def test_stamp_tells_a_changed_file(tmp_path: Path) -> None:
