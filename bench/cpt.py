@@ -15,6 +15,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import torch
 
 from lesa.devices import pick
@@ -57,6 +59,29 @@ def measure(model: Path, corpus: Path, steps: int) -> dict[str, Any]:
     }
     speedup = result["new"]["tokens_per_second"] / result["all"]["tokens_per_second"]
     return {"cpt_speedup_new_only": speedup, **result}
+
+
+def rows(measured: dict[str, Any]) -> pd.DataFrame:
+    """One row a training: ``train``, ``gradient_checkpointing``, ``tokens_per_second``, ``peak_memory_gib``."""
+    return pd.DataFrame(
+        {
+            "train": way.partition("_")[0],
+            "gradient_checkpointing": way.endswith("_checkpointed"),
+            "tokens_per_second": found["tokens_per_second"],
+            "peak_memory_gib": found["peak_memory_bytes"] / 2**30,
+        }
+        for way, found in measured.items()
+        if isinstance(found, dict)
+    )
+
+
+def write_blocks(corpus: Path, vocabulary: int, sequence_length: int) -> None:
+    """Random tokens in a corpus folder's layout: what the text is changes no time and no memory."""
+    rng = np.random.default_rng(0)
+    for side, blocks in (("train", 64), ("heldout", 2)):
+        (corpus / side).mkdir(parents=True)
+        tokens = rng.integers(vocabulary, size=(blocks, sequence_length), dtype=np.int32)
+        np.save(corpus / side / "00000.npy", tokens)
 
 
 def _run_alone(model: Path, corpus: Path, settings: dict[str, Any]) -> dict[str, float]:

@@ -92,10 +92,13 @@ def _sections() -> dict[str, tuple[str, str]]:
         ),
         "pretraining": (
             "Continual pre-training, new layers only and all weights",
-            "The same expanded model, batch and precision, the two in turns in the same run.",
+            "The expanded default model, the same batch and precision, in turns in the same run; medians. With "
+            "checkpointing, activations are computed again in the backward pass instead of being kept.",
         ),
         "corpus": (
             "Preparing a corpus",
-            "Generated documents, with the default model's tokenizer.",
+            "Generated documents, with the default model's tokenizer. Memory is that of all processes at one time. "
+            "The last run goes on from the one before it, which was killed half way; `same_bytes` says whether it "
+            "wrote what the whole run wrote.",
         ),
     }

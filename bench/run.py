@@ -16,10 +16,14 @@ import pandas as pd
 import torch
 import transformers
 
+import corpus
+import cpt
 import page
 import passthrough
 import size
 import speed
+from lesa.checkpoint import read_config
+from lesa.expansion import expand
 from lesa.files import read_json, whole_folder, write_json
 from lesa.settings import load
 from lesa.sources import fetch_base
@@ -27,6 +31,9 @@ from random_model import write
 
 SCRATCH = Path("data/bench")
 FULL_LAYERS = 4
+CPT_STEPS = 8
+CORPUS_MB = [100, 200, 300]
+CORPUS_PROCESSES = 2
 
 
 def main(out: Path, mergekit: Path, wanted: list[str]) -> None:
@@ -41,9 +48,7 @@ def main(out: Path, mergekit: Path, wanted: list[str]) -> None:
 
 
 def run_speed(out: Path, mergekit: Path) -> None:
-    with whole_folder(SCRATCH / "base") as folder:
-        fetch_base(load().base, folder)
-    table = speed.measure(SCRATCH / "base", SCRATCH)
+    table = speed.measure(base(), SCRATCH)
     save(out, "speed", table, init_speedup=speed.speedup(table))
 
 
@@ -59,6 +64,29 @@ def run_copy(out: Path, mergekit: Path) -> None:
     table = passthrough.measure(SCRATCH / "wide", SCRATCH, mergekit, FULL_LAYERS, 0, FULL_LAYERS - 1)
     time, memory = passthrough.ratios(table)
     save(out, "copy", table, mergekit_time_ratio=time, mergekit_memory_ratio=memory)
+
+
+def run_pretraining(out: Path, mergekit: Path) -> None:
+    settings, model, text = load(), SCRATCH / "deeper", SCRATCH / "corpus"
+    expand(base(), model, "llama_pro", settings.expansion.first, settings.expansion.last)
+    cpt.write_blocks(text, read_config(model)["vocab_size"], settings.corpus.sequence_length)
+    measured = cpt.measure(model, text, CPT_STEPS)
+    save(out, "pretraining", cpt.rows(measured), cpt_speedup_new_only=measured["cpt_speedup_new_only"])
+
+
+def run_corpus(out: Path, mergekit: Path) -> None:
+    folder = SCRATCH / "texts"
+    folder.mkdir()
+    save(out, "corpus", corpus.measure(folder, CORPUS_MB, CORPUS_PROCESSES, base()))
+
+
+def base() -> Path:
+    """The base model of params.yaml, fetched once."""
+    folder = SCRATCH / "base"
+    if not folder.exists():
+        with whole_folder(folder) as partial:
+            fetch_base(load().base, partial)
+    return folder
 
 
 def save(out: Path, part: str, table: pd.DataFrame, **metrics: float) -> None:
@@ -83,7 +111,13 @@ def _processor() -> str:
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
-PARTS: dict[str, Callable[[Path, Path], Any]] = {"speed": run_speed, "size": run_size, "copy": run_copy}
+PARTS: dict[str, Callable[[Path, Path], Any]] = {
+    "speed": run_speed,
+    "size": run_size,
+    "copy": run_copy,
+    "pretraining": run_pretraining,
+    "corpus": run_corpus,
+}
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:])

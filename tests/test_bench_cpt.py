@@ -36,3 +36,15 @@ def test_turns_are_put_together(folder: Path, monkeypatch: pytest.MonkeyPatch) -
     assert order == [("new", False), ("all", False), ("new", True), ("all", True)] * 2
     assert measured["cpt_speedup_new_only"] == pytest.approx(31 / 11)
     assert measured["all_checkpointed"] == {"tokens_per_second": 11.0, "peak_memory_bytes": 101.0}
+
+
+def test_a_row_a_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCH))
+    import cpt
+
+    one = {"tokens_per_second": 5.0, "peak_memory_bytes": 2**31}
+    table = cpt.rows({"cpt_speedup_new_only": 2.0, "new": one, "all_checkpointed": one})
+    assert table.to_dict("records") == [
+        {"train": "new", "gradient_checkpointing": False, "tokens_per_second": 5.0, "peak_memory_gib": 2.0},
+        {"train": "all", "gradient_checkpointing": True, "tokens_per_second": 5.0, "peak_memory_gib": 2.0},
+    ]
