@@ -53,7 +53,9 @@ def evaluate(
     device: str = "auto",
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Evaluate a checkpoint, in the data type it is stored in; log-probabilities are computed in float32.
+    """Evaluate a checkpoint in the data type it is stored in, or in float32 on a CPU that multiplies nothing else well.
+
+    Log-probabilities are computed in float32 either way.
 
     Args:
         model_folder: a checkpoint with its tokenizer.
@@ -67,10 +69,10 @@ def evaluate(
         seed: of whatever a task draws at random (few-shot examples).
 
     Returns:
-        ``perplexity`` (a token), ``bits_per_byte`` (of the UTF-8 text), ``heldout_tokens``, ``parameters``,
-        ``seconds``, ``peak_memory_bytes``, and ``tasks`` with ``acc`` and ``stderr``, ``metric`` where a task has no
-        accuracy, and ``chance`` where the metadata of its file says so. A group without a score of its own stands
-        there with its members.
+        ``perplexity`` (a token), ``bits_per_byte`` (of the UTF-8 text), ``heldout_tokens``, ``dtype`` (computed in),
+        ``parameters``, ``seconds``, ``peak_memory_bytes``, and ``tasks`` with ``acc`` and ``stderr``, ``metric`` where
+        a task has no accuracy, and ``chance`` where the metadata of its file says so. A group without a score of its
+        own stands there with its members.
 
     Raises:
         LesaError: a task is unknown, there is no held-out text, or the model computes no finite figures.
@@ -81,7 +83,7 @@ def evaluate(
     from lm_eval.tasks import TaskManager
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from lesa.devices import pick
+    from lesa.devices import multiplies_bf16, pick
 
     meter = Meter()
     check_tasks(tasks, tasks_folder)
@@ -90,9 +92,11 @@ def evaluate(
     if not any(texts):
         raise LesaError(f"{heldout} holds no text to measure the perplexity on")
     torch.manual_seed(seed)
-    where = str(pick(device))
+    place = pick(device)
+    where = str(place)
     tokenizer = AutoTokenizer.from_pretrained(model_folder)
-    model = AutoModelForCausalLM.from_pretrained(model_folder, dtype="auto").to(where).eval()
+    dtype = "auto" if multiplies_bf16(place) else torch.float32
+    model = AutoModelForCausalLM.from_pretrained(model_folder, dtype=dtype).to(where).eval()
     common = {"pretrained": model, "tokenizer": tokenizer, "device": where, "softmax_dtype": "float32"}
     windows = HFLM(**common, max_length=sequence_length, batch_size=max(1, WINDOW_TOKENS // sequence_length))
     result = perplexity(windows, texts)
@@ -119,6 +123,7 @@ def evaluate(
     return {
         **result,
         "tasks": scores,
+        "dtype": str(model.dtype).removeprefix("torch."),
         "parameters": model.num_parameters(),
         "seconds": meter.seconds,
         "peak_memory_bytes": meter.peak_memory_bytes,

@@ -10,6 +10,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, Trainer, TrainingArguments
 
+from lesa.devices import multiplies_bf16
 from lesa.errors import LesaError
 from lesa.packing import predicted
 from lesa.settings import Pretrain
@@ -109,12 +110,7 @@ def use_bf16(precision: str, device: torch.device) -> bool:
     Raises:
         LesaError: bf16 was asked for, and this machine has none.
     """
-    if device.type == "cuda":
-        there = torch.cuda.is_bf16_supported()
-    else:
-        # No public name yet tells which CPUs multiply bf16 in hardware.
-        tests = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
-        there = any(getattr(torch.cpu, test, lambda: False)() for test in tests)
+    there = multiplies_bf16(device)
     if precision == "bf16" and not there:
         raise LesaError(f"pretrain.precision is bf16, which this {device.type} does not compute in; use fp32 or auto")
     return there and precision != "fp32"

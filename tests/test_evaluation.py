@@ -200,3 +200,15 @@ def test_no_text_is_said(model: Path, tmp_path: Path) -> None:
     (tmp_path / "heldout.jsonl").write_text("")
     with pytest.raises(LesaError, match="holds no text"):
         evaluate(model, tmp_path / "heldout.jsonl", [], device="cpu")
+
+
+@pytest.mark.parametrize(("there", "computed"), [(True, torch.bfloat16), (False, torch.float32)])
+def test_bf16_weights_are_computed_in_float32_where_the_machine_has_no_bf16(
+    there: bool, computed: torch.dtype, model: Path, heldout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    AutoModelForCausalLM.from_pretrained(model, dtype=torch.bfloat16).save_pretrained(model)
+    monkeypatch.setattr("lesa.devices.multiplies_bf16", lambda device: there)
+    result = evaluate(model, heldout, [], sequence_length=8, device="cpu")
+    assert result["dtype"] == str(computed).removeprefix("torch.")
+    nats, count = independent_nats(model, 8)
+    assert result["perplexity"] == pytest.approx(math.exp(nats / count), rel=2e-2 if there else 1e-5)

@@ -48,10 +48,10 @@ WORDS = re.findall(
 )
 
 
-def run(folder: Path, *command: str, fails: bool = False) -> str:
+def run(folder: Path, *command: str, fails: bool = False, seconds: int = 600) -> str:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "DVC_NO_ANALYTICS": "1", "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run(command, cwd=folder, env=environment, text=True, capture_output=True)
+    done = subprocess.run(command, cwd=folder, env=environment, text=True, capture_output=True, timeout=seconds)
     output = done.stdout + done.stderr
     assert (done.returncode != 0) == fails, output
     return output

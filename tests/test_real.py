@@ -23,7 +23,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     change(folder, evaluate={"limit": 60}, predictor={"epochs": 2, "heldout_epochs": 1})
     run(folder, "git", "add", "-A")
     run(folder, "git", "commit", "-qm", "start")
-    assert sorted(ran(run(folder, "dvc", "repro"))) == sorted(STAGES)
+    assert sorted(ran(run(folder, "dvc", "repro", seconds=2400))) == sorted(STAGES)
     return folder
 
 
