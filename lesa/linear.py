@@ -1,13 +1,15 @@
 """A linear predictor of a layer's coefficients in closed form, beside the network of LESA (arXiv 2502.13794).
 
 The map from ``[V_left, V_right]`` to ``V_middle`` is a ridge regression, scaled so that the loss of LESA is smallest.
-Wide inputs are first projected onto ``FEATURES`` random directions, so that memory does not grow with the square of
-``d_in``.
+Wide inputs are first projected onto ``FEATURES / 2`` random directions a neighbour, so that memory does not grow with
+the square of ``d_in``.
 
 The left side of ``V = S^-1 U^T W`` plays no part in such a map: ``U S [S^-1 U^T W_l, S^-1 U^T W_r] B = [W_l, W_r] B``,
 so it takes the neighbours' weights to the new layer's as it takes their coefficients.
 """
 
+import functools
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 import torch
@@ -23,7 +25,7 @@ FEATURES = 8192
 
 
 class Linear(nn.Module):
-    """``[V_left, V_right] P B``, where ``P`` (``2 d_in x features``) is fixed; without it, ``[V_left, V_right] B``."""
+    """``[V_left P, V_right P] B`` with a fixed ``P`` (``d_in x FEATURES / 2``); without it, ``[V_left, V_right] B``."""
 
     def __init__(self, weight: Tensor, projection: Tensor | None = None) -> None:
         super().__init__()
@@ -32,11 +34,14 @@ class Linear(nn.Module):
 
     def forward(self, left: Tensor, right: Tensor) -> Tensor:
         """Coefficients of the layer between, from those of its neighbours; all ``... x d_in``."""
-        return _features(left, right, self.projection) @ self.weight
+        if self.projection is not None:
+            left, right = left @ self.projection, right @ self.projection
+        half = left.shape[-1]
+        return left @ self.weight[:half] + right @ self.weight[half:]
 
 
 class Moments:
-    """Sums over triples, of features ``X`` and targets ``Y``.
+    """Sums over triples, of features ``X = [X_left, X_right]`` and targets ``Y``.
 
     Attributes:
         inputs: ``X^T X``.
@@ -45,23 +50,51 @@ class Moments:
         size: number of entries of ``Y``.
     """
 
-    def __init__(self, projection: Tensor | None) -> None:
-        self.inputs = self.outputs = torch.zeros(())
+    def __init__(self, example: Tensor, projection: Tensor | None) -> None:
+        features = 2 * (example if projection is None else projection).shape[1]
+        self.inputs = example.new_zeros(features, features)
+        self.outputs = example.new_zeros(features, example.shape[1])
         self.total = 0.0
         self.size = 0
         self._projection = projection
 
     def add(self, coefficients: Coefficients, samples: Iterable[Triple]) -> None:
-        """Take in more triples."""
+        """Take in more triples; a product of two layers that has several places in the sums is computed once."""
+        squares = {}
+
+        @functools.lru_cache(3)
+        def target(layer: int) -> Tensor:
+            value = coefficients(layer)
+            squares[layer] = value.double().square().sum().item(), value.numel()
+            return value
+
+        feature = target
+        if (projection := self._projection) is not None:
+            feature = functools.lru_cache(3)(lambda layer: target(layer) @ projection)
+        half = len(self.inputs) // 2
+        places = defaultdict(list)
+
+        def wanted(place: Tensor, i: int, j: int, right: Coefficients = feature) -> None:
+            if right is feature and i > j:
+                place, i, j = place.T, j, i
+            places[i, j, right].append(place)
+
+        samples = list(samples)
         for triple in samples:
-            x = _features(coefficients(triple.left), coefficients(triple.right), self._projection)
-            y = coefficients(triple.middle)
-            if not self.size:
-                self.inputs, self.outputs = x.new_zeros(x.shape[1], x.shape[1]), x.new_zeros(x.shape[1], y.shape[1])
-            self.inputs.addmm_(x.T, x)
-            self.outputs.addmm_(x.T, y)
-            self.total += y.double().square().sum().item()
-            self.size += y.numel()
+            wanted(self.inputs[:half, :half], triple.left, triple.left)
+            wanted(self.inputs[:half, half:], triple.left, triple.right)
+            wanted(self.inputs[half:, :half], triple.right, triple.left)
+            wanted(self.inputs[half:, half:], triple.right, triple.right)
+            wanted(self.outputs[:half], triple.left, triple.middle, target)
+            wanted(self.outputs[half:], triple.right, triple.middle, target)
+        for i, j, right in sorted(places, key=lambda key: (max(key[:2]), min(key[:2]))):
+            product = feature(i).T @ right(j)
+            for place in places[i, j, right]:
+                place += product
+        for triple in samples:
+            square, size = squares[triple.middle]
+            self.total += square
+            self.size += size
 
     def solve(self, penalty: float) -> Tensor:
         """The ridge solution ``B = (X^T X + penalty * mean diagonal)^-1 X^T Y``."""
@@ -88,7 +121,7 @@ def ridge(coefficients: Coefficients, samples: Sequence[Triple], seed: int) -> t
         raise LesaError("the predictor needs at least three layers in a row to learn from")
     *fitted, last = samples
     projection = _projection(coefficients(last.middle), seed)
-    moments = Moments(projection)
+    moments = Moments(coefficients(last.middle), projection)
     moments.add(coefficients, fitted or samples)
     true = coefficients(last.middle)
 
@@ -127,15 +160,8 @@ def fit(
 
 
 def _projection(example: Tensor, seed: int) -> Tensor | None:
-    inputs = 2 * example.shape[1]
-    if inputs <= FEATURES:
+    d_in = example.shape[1]
+    if 2 * d_in <= FEATURES:
         return None
     generator = torch.Generator().manual_seed(seed)
-    return torch.randn(inputs, FEATURES, generator=generator).to(example) / inputs**0.5
-
-
-def _features(left: Tensor, right: Tensor, projection: Tensor | None) -> Tensor:
-    if projection is None:
-        return torch.cat((left, right), dim=-1)
-    middle = projection.shape[0] // 2
-    return left @ projection[:middle] + right @ projection[middle:]
+    return torch.randn(d_in, FEATURES // 2, generator=generator).to(example) / d_in**0.5

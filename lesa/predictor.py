@@ -20,7 +20,7 @@ from lesa.spectrum import Coefficients
 from lesa.triples import Batches, Triple, groups_of
 
 RESIDENT_BYTES = 2**30
-LOSS_BATCHES = 256
+LOSS_BATCHES = 64
 
 
 class Predictor(nn.Module):

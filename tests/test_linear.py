@@ -58,14 +58,20 @@ def test_the_scale_is_the_one_of_the_smallest_loss() -> None:
 
 def test_a_projection_keeps_what_few_directions_can_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     values = smooth(12)
-    monkeypatch.setattr(linear, "FEATURES", 7)
-    model, _ = ridge(values.__getitem__, triples(range(12)), 0)
+    monkeypatch.setattr(linear, "FEATURES", 8)
+    model, moments = ridge(values.__getitem__, triples(range(12)), 0)
     assert model.projection is not None
-    assert model.projection.shape == (12, 7)
-    assert model.weight.shape == (7, 6)
-    x = torch.cat((values[0], values[2]), dim=1)
-    expected = x @ model.projection @ model.weight
+    assert model.projection.shape == (6, 4)
+    assert model.weight.shape == (8, 6)
+    z = [value @ model.projection for value in values]
+    x = torch.cat((z[0], z[2]), dim=1)
+    expected = x @ model.weight
     assert torch.allclose(model(values[0], values[2]), expected, atol=1e-5)
+    inputs = torch.cat([torch.cat((z[i - 1], z[i + 1]), dim=1) for i in range(1, 11)])
+    targets = torch.cat(values[1:11])
+    assert torch.allclose(moments.inputs, inputs.T @ inputs, rtol=1e-4, atol=1e-4)
+    assert torch.allclose(moments.outputs, inputs.T @ targets, rtol=1e-4, atol=1e-4)
+    assert moments.total == pytest.approx(targets.double().square().sum().item())
     again, _ = ridge(values.__getitem__, triples(range(12)), 0)
     other, _ = ridge(values.__getitem__, triples(range(12)), 1)
     assert torch.equal(model.weight, again.weight)
