@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 
+from lesa import spectrum
 from lesa.checkpoint import Checkpoint
 from lesa.continuity import continuity, energy, projection
 from lesa.errors import LesaError
@@ -12,9 +13,12 @@ from lesa.layers import Layers
 from lesa.spectrum import Basis, Spectrum, analyze, basis_of
 
 
-@pytest.mark.parametrize(("d_out", "d_in"), [(6, 10), (10, 6), (8, 8)])
-def test_the_basis_is_the_svd_of_the_matrices_side_by_side(d_out: int, d_in: int) -> None:
+@pytest.mark.parametrize(("d_out", "d_in", "block"), [(6, 10, 512), (10, 6, 512), (8, 8, 512), (8, 8, 3), (6, 10, 2)])
+def test_the_basis_is_the_svd_of_the_matrices_side_by_side(
+    d_out: int, d_in: int, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     torch.manual_seed(1)
+    monkeypatch.setattr(spectrum, "BLOCK", block)
     weights = [torch.randn(d_out, d_in, dtype=torch.float64) for _ in range(5)]
     u, s, vt = torch.linalg.svd(torch.cat(weights, dim=1), full_matrices=False)
     basis = basis_of(iter(weights))
