@@ -19,8 +19,8 @@ from lesa.errors import LesaError
 from lesa.spectrum import Coefficients
 from lesa.triples import Triple
 
-PENALTIES = (0.1, 1.0, 10.0)
-"""Ridge penalties to choose from, in units of the mean diagonal of the inputs' second moment."""
+PENALTIES = (10.0, 1.0, 0.1)
+"""Ridge penalties to choose from, largest first, in units of the mean diagonal of the inputs' second moment."""
 FEATURES = 8192
 
 
@@ -107,7 +107,8 @@ class Moments:
 def ridge(coefficients: Coefficients, samples: Sequence[Triple], seed: int) -> tuple[Linear, Moments]:
     """The best linear map in the least-squares sense, regularized, and the moments of all samples.
 
-    Of ``PENALTIES`` the one that predicts the last triple best, fitted without it, is taken and fitted to all triples.
+    The penalty is lowered along ``PENALTIES`` for as long as the last triple, left out of the fit, is predicted better;
+    the fit to all triples then uses it.
 
     Args:
         coefficients: reads ``V_i`` of a layer.
@@ -129,7 +130,11 @@ def ridge(coefficients: Coefficients, samples: Sequence[Triple], seed: int) -> t
         guess = Linear(moments.solve(penalty), projection)(coefficients(last.left), coefficients(last.right))
         return (guess - true).square().sum().item()
 
-    best = min(PENALTIES, key=error)
+    best, lowest = PENALTIES[0], error(PENALTIES[0])
+    for penalty in PENALTIES[1:]:
+        if (found := error(penalty)) >= lowest:
+            break
+        best, lowest = penalty, found
     if fitted:
         moments.add(coefficients, [last])
     return Linear(moments.solve(best), projection), moments
