@@ -16,15 +16,18 @@ FSDP = {"fsdp_version": 2, "fsdp_state_dict_type": "FULL_STATE_DICT"}
 """What FSDP must be set to: the second version, and weights saved whole, since the result is read from them."""
 
 
-def check_launch(config: str | None) -> None:
+def check_launch(config: str | None, optimizer: str = "adamw") -> None:
     """See that a launch configuration can be read, and that a training can be read back from what it saves.
 
     Raises:
-        LesaError: there is no such file, it does not say how many processes of what kind to start, or it asks for
-            another FSDP than ``FSDP``.
+        LesaError: there is no such file, it does not say how many processes of what kind to start, it asks for
+            another FSDP than ``FSDP``, or for FSDP with an optimizer that needs whole matrices.
     """
-    if config is not None:
-        _read(config)
+    if config is not None and _read(config)["distributed_type"] == "FSDP" and optimizer == "muon":
+        raise LesaError(
+            f"pretrain.optimizer is muon, which needs whole matrices, and {config} divides them (FSDP); "
+            "use adamw or adamw_fused"
+        )
 
 
 def launch_command(config: str, script: list[str]) -> list[str]:

@@ -31,6 +31,7 @@ from lesa.expansion import DESCRIPTION
 from lesa.files import read_json, whole_folder
 from lesa.layers import Layers
 from lesa.meter import Meter
+from lesa.optimizers import MuonWithAdamW
 from lesa.packing import Documents, check_apart, end_of_text, run_on
 from lesa.resume import MarkCheckpoints, fingerprint, last_good
 from lesa.settings import Pretrain
@@ -134,6 +135,10 @@ def pretrain(
         check_apart(model, end)
     if settings.gradient_checkpointing:
         checkpoint_activations(model)
+    optimizer = None
+    if settings.optimizer == "muon":
+        layers = Layers(source).family.layers + "."
+        optimizer = MuonWithAdamW(model.named_parameters(), layers, settings.learning_rate, settings.weight_decay)
     clock = Clock()
     trainer = HeldoutTrainer(
         model=model,
@@ -141,6 +146,7 @@ def pretrain(
         data_collator=run_on if end is None else Documents(end),
         train_dataset=train,
         eval_dataset=Subset(heldout, range(min(settings.eval_blocks, len(heldout)))),
+        optimizers=(optimizer, None),
         callbacks=[StopAtNan(settings), clock, MarkCheckpoints(), LiveCurves(report / "live")],
     )
     last = checkpoints / f"{PREFIX_CHECKPOINT_DIR}-{settings.steps}"

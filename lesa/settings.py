@@ -117,8 +117,8 @@ class Pretrain(Section):
     gradient_accumulation: Count = 1
     learning_rate: Positive = 1e-3
     warmup_steps: Index = 5
-    optimizer: Literal["adamw", "adamw_fused"] = "adamw"
-    """``adamw_fused`` updates all weights in one kernel."""
+    optimizer: Literal["adamw", "adamw_fused", "muon"] = "adamw"
+    """``adamw_fused`` updates all weights in one kernel; ``muon`` is for the matrices, AdamW for the rest."""
     weight_decay: NonNegative = 0.0
     train: Literal["new", "all"] = "new"
     precision: Literal["auto", "bf16", "fp32"] = "auto"

@@ -12,12 +12,14 @@ from transformers import PreTrainedModel, Trainer, TrainingArguments
 
 from lesa.devices import multiplies_bf16
 from lesa.errors import LesaError
+from lesa.optimizers import BETAS
 from lesa.packing import predicted
 from lesa.settings import Pretrain
 
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "adamw": {"optim": "adamw_torch"},
     "adamw_fused": {"optim": "adamw_torch_fused"},
+    "muon": {},  # made by lesa.optimizers, since the Trainer has none
 }
 """What each value of ``pretrain.optimizer`` sets in TrainingArguments."""
 
@@ -72,7 +74,8 @@ def training_arguments(
         lr_scheduler_type="cosine",
         warmup_steps=settings.warmup_steps,
         weight_decay=settings.weight_decay,
-        adam_beta2=0.95,
+        adam_beta1=BETAS[0],
+        adam_beta2=BETAS[1],
         max_grad_norm=1.0,
         bf16=bf16,
         torch_compile=settings.torch_compile,

@@ -45,7 +45,7 @@ def checked_settings() -> Settings:
 
     read = settings.load(PARAMS)
     check_tasks(read.evaluate.tasks, TASKS)
-    check_launch(read.pretrain.launch)
+    check_launch(read.pretrain.launch, read.pretrain.optimizer)
     if DOWNLOADED.exists():
         known = read_json(DOWNLOADED)
         if (known["model"], known["revision"]) == (read.base.model, read.base.revision):

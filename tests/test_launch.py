@@ -227,6 +227,12 @@ def test_another_fsdp_is_refused(fsdp: Path, change: dict[str, object] | None, m
         check_launch(str(fsdp))
 
 
+def test_muon_is_refused_where_matrices_are_divided() -> None:
+    check_launch(str(CONFIGS / "cpu_two_processes.yaml"), "muon")
+    with pytest.raises(LesaError, match=r"pretrain\.optimizer is muon, .*fsdp_one_node\.yaml divides them"):
+        check_launch(str(CONFIGS / "fsdp_one_node.yaml"), "muon")
+
+
 def test_a_missing_or_foreign_file_is_named(tmp_path: Path) -> None:
     check_launch(None)
     (tmp_path / "there.yaml").write_text("a: [")

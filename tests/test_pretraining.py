@@ -127,10 +127,11 @@ def test_train_all_moves_everything(folder: Path) -> None:
     assert not any(torch.equal(before[name], after[name]) for name in before)
 
 
-@pytest.mark.parametrize("damaged", [False, True])
-def test_killed_and_run_again_it_ends_like_an_unbroken_run(folder: Path, damaged: bool) -> None:
-    train(folder, "out-unbroken")
-    killed = subprocess.run([sys.executable, "-c", KILLED, str(folder), "5", repr(RECIPE)], capture_output=True)
+@pytest.mark.parametrize(("damaged", "optimizer"), [(False, "adamw"), (True, "adamw"), (False, "muon")])
+def test_killed_and_run_again_it_ends_like_an_unbroken_run(folder: Path, damaged: bool, optimizer: str) -> None:
+    train(folder, "out-unbroken", optimizer=optimizer)
+    recipe = repr({**RECIPE, "optimizer": optimizer})
+    killed = subprocess.run([sys.executable, "-c", KILLED, str(folder), "5", recipe], capture_output=True)
     assert killed.returncode == -9, killed.stderr.decode()
     assert not (folder / "out").exists()
     assert sorted(path.name for path in (folder / "checkpoints").glob("checkpoint-*")) == [
@@ -142,7 +143,7 @@ def test_killed_and_run_again_it_ends_like_an_unbroken_run(folder: Path, damaged
         content = bytearray(weights.read_bytes())
         content[-1] ^= 1
         weights.write_bytes(content)
-    train(folder)
+    train(folder, optimizer=optimizer)
     assert curves(folder / "report") == curves(folder / "report-unbroken")
     assert (folder / "out" / SINGLE).read_bytes() == (folder / "out-unbroken" / SINGLE).read_bytes()
     live, whole = (
@@ -416,6 +417,13 @@ def test_fused_adamw_trains_alike(folder: Path) -> None:
     train(folder, optimizer="adamw_fused")
     for plain, fused in zip(curves(folder / "report-plain"), curves(folder / "report"), strict=True):
         np.testing.assert_allclose(fused, plain, rtol=1e-4)
+
+
+def test_muon_learns_and_leaves_frozen_weights_alone(folder: Path) -> None:
+    metrics = train(folder, optimizer="muon")
+    assert metrics["heldout_perplexity"] < metrics["initial_heldout_perplexity"]
+    plain = train(folder, "out-plain")
+    assert plain["heldout_perplexity"] != metrics["heldout_perplexity"]
 
 
 def test_too_few_blocks_are_noticed_before_files_are_hashed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
