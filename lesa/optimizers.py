@@ -28,7 +28,9 @@ class MuonWithAdamW(Optimizer):
     def __init__(
         self, named: Iterable[tuple[str, Parameter]], layers: str, learning_rate: float, weight_decay: float
     ) -> None:
-        matrices, tensors, vectors = [], [], []
+        matrices: list[Parameter] = []
+        tensors: list[Parameter] = []
+        vectors: list[Parameter] = []
         for name, parameter in named:
             if parameter.requires_grad:
                 muon = name.startswith(layers) and parameter.ndim == 2
