@@ -14,7 +14,7 @@ from lesa import initializers, pictures, tables
 from lesa.files import whole_file, whole_folder
 from lesa.pictures import Picture
 from lesa.results import read
-from lesa.settings import Settings
+from lesa.settings import AUTO, Settings
 from lesa.tables import Table
 from lesa.verdict import verdict
 
@@ -59,11 +59,12 @@ def write_report(
         Section("Time and memory", [tables.times(results)], []),
     ]
     name = _without_folders(settings.base.model.rstrip("/")).rsplit("/", 1)[-1].removesuffix(".gguf")
+    method = results.method(settings)
     sizes = results.stages.get("expand")
     layers = f"{sizes['layers_before']} → {sizes['layers_after']} layers" if sizes else "deeper"
     page = {
-        "title": f"{name}, {layers} with {settings.expansion.method}",
-        "verdict": verdict(results, settings, initializers.get(settings.expansion.method).learned),
+        "title": f"{name}, {layers} with {method}",
+        "verdict": verdict(results, settings, method != AUTO and initializers.get(method).learned),
         "sections": sections,
         "settings": yaml.safe_dump(_portable(settings.model_dump()), sort_keys=False, allow_unicode=True, width=1000),
         "versions": {"python": platform.python_version(), **{package: version(package) for package in PACKAGES}},

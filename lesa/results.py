@@ -7,8 +7,9 @@ from typing import Any
 import pandas as pd
 
 from lesa.files import read_json
+from lesa.settings import AUTO, Settings
 
-STAGES = ("download", "prepare_corpus", "prepare_tasks", "analyze", "train_predictor", "expand", "pretrain")
+STAGES = ("download", "prepare_corpus", "prepare_tasks", "analyze", "train_predictor", "choose", "expand", "pretrain")
 MODELS = ("base", "expanded", "pretrained")
 TABLES = {
     "spectrum": "analyze/spectrum.csv",
@@ -33,6 +34,11 @@ class Results:
     stages: dict[str, dict[str, Any]]
     models: dict[str, dict[str, Any]]
     tables: dict[str, pd.DataFrame]
+
+    def method(self, settings: Settings) -> str:
+        """The method of the expansion; with ``expansion.method: auto`` the one that was chosen, once it was."""
+        chosen: str = self.stages.get("choose", {}).get("method", settings.expansion.method)
+        return chosen if settings.expansion.method == AUTO else settings.expansion.method
 
     @property
     def skills(self) -> pd.DataFrame:

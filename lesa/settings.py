@@ -26,6 +26,9 @@ NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Text = Annotated[str, Field(min_length=1)]
 
+AUTO = "auto"
+"""The ``expansion.method`` that has one of ``expansion.candidates`` chosen by a race."""
+
 
 def _is_size(size: str) -> str:
     from lesa.checkpoint import parse_size
@@ -83,24 +86,39 @@ class Predictor(Section):
     heldout_epochs: Count = 2
 
 
+def _is_method(method: str) -> str:
+    from lesa.initializers import names
+
+    if method not in names():
+        raise ValueError(f"no such method; there are {', '.join(names())}")
+    return method
+
+
+def _is_method_or_auto(method: str) -> str:
+    return method if method == AUTO else _is_method(method)
+
+
+Method = Annotated[Text, AfterValidator(_is_method)]
+
+
 class Expansion(Section):
     """Which layers to add, and how to make them."""
 
-    method: Text = "lesa"
+    method: Annotated[Text, AfterValidator(_is_method_or_auto)] = "lesa"
+    candidates: Annotated[list[Method], Field(min_length=2)] = Field(default=["llama_pro", "interpolate", "lesa"])
+    race_steps: Count = 10
     first: Index = 14
     last: Index = 29
     norms: Literal["first", "left", "mean"] = "first"
     router: Literal["left", "predict"] = "left"
     max_shard_size: Size = "5GB"
 
-    @field_validator("method")
+    @field_validator("candidates")
     @classmethod
-    def _known_method(cls, method: str) -> str:
-        from lesa.initializers import names
-
-        if method not in names():
-            raise ValueError(f"no such method; there are {', '.join(names())}")
-        return method
+    def _each_once(cls, candidates: list[str]) -> list[str]:
+        if len(set(candidates)) < len(candidates):
+            raise ValueError("a method is named twice")
+        return candidates
 
     @model_validator(mode="after")
     def _ordered(self) -> "Expansion":

@@ -19,6 +19,7 @@ def verdict(results: Results, settings: Settings, learned: bool) -> list[str]:
         learned: whether the expansion method uses the predictor.
     """
     sentences = [
+        *_race(results),
         *_expansion(results, settings),
         *_training(results, settings),
         *_tasks(results),
@@ -27,12 +28,24 @@ def verdict(results: Results, settings: Settings, learned: bool) -> list[str]:
     return sentences or ["This run has no measurements yet."]
 
 
+def _race(results: Results) -> list[str]:
+    chosen = results.stages.get("choose", {})
+    if not (race := chosen.get("race")):
+        return []
+    best, second = sorted(race, key=lambda method: (-race[method]["round"], race[method]["perplexity"]))[:2]
+    figures = [f"{race[method]['perplexity']:,.4g} for {method}" for method in (best, second)]
+    return [
+        f"Of {', '.join(race)}, {chosen['method']} won the race: after {race[best]['steps']} steps, the perplexity on "
+        f"training text kept apart was {' and '.join(figures)}."
+    ]
+
+
 def _expansion(results: Results, settings: Settings) -> list[str]:
     said = []
     if sizes := results.stages.get("expand"):
         growth = sizes["parameters_after"] / sizes["parameters_before"] - 1
         said.append(
-            f"The method {settings.expansion.method} took the model from {sizes['layers_before']} to "
+            f"The method {results.method(settings)} took the model from {sizes['layers_before']} to "
             f"{sizes['layers_after']} layers and from {millions(sizes['parameters_before'])} to "
             f"{millions(sizes['parameters_after'])} parameters ({growth:+.0%})."
         )
@@ -106,7 +119,7 @@ def _compare(after: dict[str, Any], base: dict[str, Any]) -> tuple[float, str]:
 
 def _predictor(results: Results, settings: Settings, learned: bool) -> list[str]:
     skills = results.skills
-    unused = "" if learned else f" (The method {settings.expansion.method} does not use the predictor.)"
+    unused = "" if learned else f" (The method {results.method(settings)} does not use the predictor.)"
     if skills.empty:
         if "train_predictor" not in results.stages:
             return []

@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from lesa import settings
 from lesa.errors import LesaError
@@ -37,6 +37,28 @@ def _exit(sentence: str) -> NoReturn:
     if os.environ.get(LOCAL_RANK, "0") == "0":  # of the processes of a machine one speaks for all
         print(f"\nlesa: {sentence}", file=sys.stderr, flush=True)  # on a line of its own, whatever a progress bar left
     sys.exit(1)
+
+
+def write_deeper(
+    settings: Settings, method: str, base: Path, spectrum: Path, predictor: Path, out: Path
+) -> dict[str, Any]:
+    """Expand the base as the settings say, with this method."""
+    from lesa.expansion import expand
+    from lesa.initializers import Learned
+
+    return expand(
+        base,
+        out,
+        method,
+        settings.expansion.first,
+        settings.expansion.last,
+        settings.expansion.norms,
+        settings.expansion.router,
+        Learned(str(spectrum), str(predictor)),
+        settings.expansion.max_shard_size,
+        settings.device,
+        origin=settings.base.model,
+    )
 
 
 def checked_settings() -> Settings:

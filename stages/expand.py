@@ -2,27 +2,15 @@
 
 from pathlib import Path
 
-from common import run
-from lesa.expansion import expand
-from lesa.files import write_json
-from lesa.initializers import Learned
+from common import run, write_deeper
+from lesa.files import read_json, write_json
 from lesa.settings import Settings
 
 
-def main(settings: Settings, base: Path, spectrum: Path, predictor: Path, out: Path, report: Path) -> None:
-    metrics = expand(
-        base,
-        out,
-        settings.expansion.method,
-        settings.expansion.first,
-        settings.expansion.last,
-        settings.expansion.norms,
-        settings.expansion.router,
-        Learned(str(spectrum), str(predictor)),
-        settings.expansion.max_shard_size,
-        settings.device,
-        origin=settings.base.model,
-    )
+def main(
+    settings: Settings, base: Path, spectrum: Path, predictor: Path, choice: Path, out: Path, report: Path
+) -> None:
+    metrics = write_deeper(settings, read_json(choice)["method"], base, spectrum, predictor, out)
     write_json(report / "metrics.json", metrics)
 
 

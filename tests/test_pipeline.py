@@ -1,5 +1,6 @@
 """The real pipeline under the real DVC, on a tiny random model and a small text."""
 
+import csv
 import json
 import os
 import random
@@ -26,6 +27,7 @@ STAGES = [
     "prepare_tasks",
     "analyze",
     "train_predictor",
+    "choose",
     "expand",
     "pretrain",
     "evaluate@base",
@@ -172,7 +174,12 @@ def test_dag_and_plots_draw(project: Path) -> None:
 
 def test_a_learning_rate_reruns_only_what_depends_on_it(project: Path) -> None:
     change(project, pretrain={"learning_rate": 0.002})
-    assert sorted(ran(run(project, "dvc", "repro"))) == ["evaluate@pretrained", "pretrain", "report"]
+    assert sorted(ran(run(project, "dvc", "repro"))) == [
+        "choose",  # which only names the method again, so that the expansion stays as it is
+        "evaluate@pretrained",
+        "pretrain",
+        "report",
+    ]
 
 
 def test_experiments_of_two_methods_stand_side_by_side(project: Path) -> None:
@@ -181,11 +188,8 @@ def test_experiments_of_two_methods_stand_side_by_side(project: Path) -> None:
         ran(output)
     )
     assert {"expand", "pretrain", "evaluate@expanded", "evaluate@pretrained"} <= set(ran(output))
-    rows = run(project, "dvc", "exp", "show", "--csv").splitlines()
-    header, workspace, *rest = rows
-    method = header.split(",").index("expansion.method")
-    perplexity = header.split(",").index("reports/evaluate/expanded.json:perplexity")
-    shown = {row.split(",")[method]: row.split(",")[perplexity] for row in [workspace, *rest]}
+    rows = csv.DictReader(run(project, "dvc", "exp", "show", "--csv").splitlines())
+    shown = {row["expansion.method"]: row["reports/evaluate/expanded.json:perplexity"] for row in rows}
     assert shown.keys() >= {"lesa", "llama_pro"}
     assert shown["lesa"] != shown["llama_pro"]
     base = json.loads((project / "reports/evaluate/base.json").read_text())
@@ -195,10 +199,27 @@ def test_experiments_of_two_methods_stand_side_by_side(project: Path) -> None:
     shutil.rmtree(project / "plots")
 
 
+def test_auto_goes_on_with_the_winner_of_a_race(project: Path) -> None:
+    before = (project / "params.yaml").read_text()
+    change(project, expansion={"method": "auto", "candidates": ["llama_pro", "duplicate"], "race_steps": 2})
+    assert {"choose", "expand"} <= set(ran(run(project, "dvc", "repro", "report")))
+    chosen = json.loads((project / "reports/choose/metrics.json").read_text())
+    best = min(chosen["race"], key=lambda method: chosen["race"][method]["perplexity"])
+    assert chosen["race"].keys() == {"llama_pro", "duplicate"}
+    assert chosen["method"] == best
+    assert json.loads((project / "models/expanded/expansion.json").read_text())["method"] == best
+    assert f"{best} won the race" in (project / "reports/report.md").read_text()
+    assert not (project / "models/choice.json.work").exists()
+    (project / "params.yaml").write_text(before)
+    run(project, "dvc", "repro")
+
+
 @pytest.mark.parametrize(
     ("section", "wrong", "message"),
     [
         ("expansion", {"last": 8}, r"expansion\.first\.\.expansion\.last is 2\.\.8, outside the base's 8 layers"),
+        ("expansion", {"method": "lessa"}, r"expansion\.method: no such method; there are .*lesa"),
+        ("expansion", {"candidates": ["lesa"]}, r"expansion\.candidates: .*at least 2"),
         ("evaluate", {"tasks": ["wiki_clozze"]}, r"evaluate\.tasks.*wiki_clozze.*wiki_cloze"),
         ("pretrain", {"stepps": 3}, r"unknown key pretrain\.stepps; did you mean steps\?"),
         ("base", {"model": "no/such/folder"}, r"base\.model.*no/such/folder"),

@@ -55,7 +55,7 @@ def test_defaults_fill_what_is_not_written(tmp_path: Path) -> None:
         ({"pretrain__steps": 2.5}, r"pretrain\.steps.*integer"),
         (
             {"pretrain__optimizer": "sgd"},
-            r"pretrain\.optimizer: input should be 'adamw' or 'adamw_fused' \(found 'sgd'\)",
+            r"pretrain\.optimizer: input should be 'adamw', 'adamw_fused' or 'muon' \(found 'sgd'\)",
         ),
         ({"pretrain__packing": "tight"}, r"pretrain\.packing: input should be 'concat' or 'documents'"),
         ({"pretrain__gradient_checkpointing": 1}, r"pretrain\.gradient_checkpointing.*boolean \(found 1\)"),
