@@ -7,11 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
-from lesa import settings
+from lesa import initializers, settings
 from lesa.errors import LesaError
 from lesa.files import read_json
 from lesa.launch import check_launch
-from lesa.plan import check_range
 from lesa.settings import Settings
 
 NOT_WRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}
@@ -49,5 +48,14 @@ def checked_settings() -> Settings:
     if DOWNLOADED.exists():
         known = read_json(DOWNLOADED)
         if (known["model"], known["revision"]) == (read.base.model, read.base.revision):
-            check_range(known["layers"], read.expansion.first, read.expansion.last)
+            check_places(read, known["layers"])
     return read
+
+
+def check_places(settings: Settings, layers: int) -> None:
+    """See that new layers can go where they are to go in a base of so many layers.
+
+    Raises:
+        LesaError: they cannot.
+    """
+    initializers.get(settings.expansion.method).arrange(layers, settings.expansion.places)

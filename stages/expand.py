@@ -14,14 +14,14 @@ def main(settings: Settings, base: Path, spectrum: Path, predictor: Path, out: P
         base,
         out,
         settings.expansion.method,
-        settings.expansion.first,
-        settings.expansion.last,
+        settings.expansion.places,
         settings.expansion.norms,
         settings.expansion.router,
         Learned(str(spectrum), str(predictor)),
         settings.expansion.max_shard_size,
         settings.device,
         origin=settings.base.model,
+        seed=settings.seed,
     )
     write_json(report / "metrics.json", metrics)
 
