@@ -77,12 +77,12 @@ class Layers:
     def kinds_of(self, layer: int) -> dict[str, str]:
         """Weight kind -> name inside a layer of its matrix, for the kinds that a layer holds."""
         names, found = set(self.names(layer)), {}
-        for kind, path in self.family.projections.items():
+        for kind in self.family.projections:
             for expert in count():
-                name = path.replace("{e}", str(expert)) + ".weight"
+                name = self.family.weight(kind, expert)
                 if name in names:
                     found[kind.replace("{e}", str(expert))] = name
-                if name not in names or name == path + ".weight":
+                if name not in names or name == self.family.weight(kind, expert + 1):
                     break
         return found
 
