@@ -16,6 +16,7 @@ from lesa.expansion import expand
 from lesa.initializers import Learned
 from lesa.layers import Layers
 from lesa.learning import train_predictors
+from lesa.plan import Placement
 from lesa.settings import Predictor
 from lesa.spectrum import Spectrum, analyze
 
@@ -33,7 +34,8 @@ def run_train_predictor(base: str, spectrum: str, predictor: str, kind: str) -> 
 
 def run_expand(base: str, out: str, method: str, first: str, last: str, *learned: str) -> dict[str, object]:
     known = Learned(*learned) if learned else None
-    return {"layers": expand(base, out, method, int(first), int(last), learned=known)["layers_after"]}
+    placement = Placement(first=int(first), last=int(last))
+    return {"layers": expand(base, out, method, placement, learned=known)["layers_after"]}
 
 
 if __name__ == "__main__":

@@ -68,7 +68,7 @@ def run_copy(out: Path, mergekit: Path) -> None:
 
 def run_pretraining(out: Path, mergekit: Path) -> None:
     settings, model, text = load(), SCRATCH / "deeper", SCRATCH / "corpus"
-    expand(base(), model, "llama_pro", settings.expansion.first, settings.expansion.last)
+    expand(base(), model, "llama_pro", settings.expansion.places)
     cpt.write_blocks(text, read_config(model)["vocab_size"], settings.corpus.sequence_length)
     measured = cpt.measure(model, text, CPT_STEPS)
     save(out, "pretraining", cpt.rows(measured), cpt_speedup_new_only=measured["cpt_speedup_new_only"])

@@ -18,7 +18,7 @@ from lesa.initializers import Learned, NewLayer
 from lesa.layers import Layers
 from lesa.meter import Meter
 from lesa.perlayer import expand_config
-from lesa.plan import Plan
+from lesa.plan import Placement, Plan
 from lesa.space import need_space
 
 DESCRIPTION = "expansion.json"
@@ -28,14 +28,14 @@ def expand(
     base: str | Path,
     out: str | Path,
     method: str,
-    first: int,
-    last: int,
+    placement: Placement,
     norms: str = "first",
     router: str = "left",
     learned: Learned | None = None,
     max_shard_size: str | int = "5GB",
     device: str = "auto",
     origin: str | None = None,
+    seed: int = 0,
 ) -> dict[str, Any]:
     """Write a deeper model into the folder ``out``, whole or not at all.
 
@@ -45,22 +45,22 @@ def expand(
         base: a checkpoint folder with safetensors weights.
         out: the folder to write: weights, config, ``expansion.json``, and everything else of the base unchanged.
         method: a name in ``lesa.initializers``.
-        first: new layers go between neighbours in ``first..last``.
-        last: see ``first``.
+        placement: where new layers go, and how many.
         norms: where a predicted layer's norm weights come from: ``first``, ``left`` or ``mean``.
         router: where a new layer's choice of experts comes from: ``left`` (its left neighbour) or ``predict``.
         learned: spectrum and predictors, for methods that need them.
         max_shard_size: size of a weight file at most.
         device: where to compute: ``cpu``, ``cuda`` or ``auto``.
         origin: what ``expansion.json`` calls the base; default its folder.
+        seed: of random weights, for methods that draw some.
 
     Returns:
         ``layers_before``, ``layers_after``, ``parameters_before``, ``parameters_after`` (tied ones once), ``seconds``,
         ``peak_memory_bytes`` (of this process since its start).
 
     Raises:
-        LesaError: the model is no decoder of a known family, ``first..last`` lies outside it, there is no such
-            method, its layers are of different shapes, or the disk has no room for the result.
+        LesaError: the model is no decoder of a known family, the placement does not fit it or the method, there is no
+            such method, neighbours are of different shapes, or the disk has no room for the result.
         ValueError: the method needs ``learned``, and it was not given.
     """
     meter = Meter()
@@ -69,19 +69,23 @@ def expand(
         raise ValueError(f"{method} needs a spectrum and predictors")
     checkpoint = Checkpoint(base)
     layers = Layers(checkpoint)
-    plan = initializer.arrange(len(layers), first, last)
-    layers.check_alike(sorted({source for planned in plan if planned.new for source in planned.sources}))
+    plan = initializer.arrange(len(layers), placement)
+    for sources in sorted({planned.sources for planned in plan if planned.new}):
+        layers.check_alike(list(sources))
     learned = learned if initializer.learned else None
     where = pick(device)
 
     # A layer's tensors are asked for one after another, so keeping the latest layer makes each layer once.
     @functools.lru_cache(maxsize=1)
     def make(number: int) -> dict[str, Tensor]:
-        return initializer.initialize(NewLayer(layers, plan[number].sources, norms, router, learned, where))
+        planned = plan[number]
+        return initializer.initialize(
+            NewLayer(layers, planned.sources, planned.fraction, number, seed, norms, router, learned, where)
+        )
 
     specs = [checkpoint.spec(name, layers.stored_name(name)) for name in layers.outside]
     specs += _layer_specs(layers, plan, make)
-    settings = {"first": first, "last": last, "norms": norms, "router": router}
+    settings = {**placement.to_json(), "norms": norms, "router": router, "seed": seed}
     with whole_folder(out) as folder:
         need_space(folder, sum(spec.nbytes for spec in specs))
         copy_other_files(base, folder)

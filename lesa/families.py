@@ -21,6 +21,24 @@ GATED_MLP = {"gate_proj": "mlp.gate_proj", "up_proj": "mlp.up_proj", "down_proj"
 
 
 @dataclass(frozen=True)
+class Units:
+    """Parts of a layer that can change places: attention heads, or the neurons of an MLP.
+
+    Attributes:
+        inputs: the kinds whose rows belong to the units. Of heads: queries, keys and values, or all in one matrix.
+        output: the kind whose columns belong to them.
+        norms: module paths of normalizations over all rows of each input, where a checkpoint has such.
+        grouped: of heads in one matrix: whether each key head's queries, key and value follow each other there, and not
+            all queries, all keys, all values.
+    """
+
+    inputs: tuple[str, ...]
+    output: str
+    norms: tuple[str, ...] = ()
+    grouped: bool = False
+
+
+@dataclass(frozen=True)
 class Family:
     """The names in one decoder family's checkpoints and config."""
 
@@ -30,6 +48,12 @@ class Family:
     """Weight kind -> module path inside a layer; ``{e}`` stands for the number of an expert, each its own kind."""
     outputs: tuple[str, ...] = ("o_proj", "down_proj")
     """The kinds that write to the residual stream: with these zero, a layer is the identity."""
+    heads: Units = Units(("q_proj", "k_proj", "v_proj"), "o_proj", norms=("self_attn.q_norm", "self_attn.k_norm"))
+    """The attention heads."""
+    heads_key: str = "num_attention_heads"
+    """Config key of the number of query heads."""
+    neurons: tuple[Units, ...] = (Units(("gate_proj", "up_proj"), "down_proj"),)
+    """The neurons of each MLP."""
     routers: tuple[str, ...] = ()
     """The kinds that choose experts."""
     transposed: bool = False
@@ -46,6 +70,10 @@ class Family:
     def prefix(self, layer: int) -> str:
         """What the names of a layer's tensors begin with."""
         return f"{self.layers}.{layer}."
+
+    def weight(self, kind: str, expert: int = 0) -> str:
+        """Name inside a layer of a kind's matrix."""
+        return self.projections[kind].replace("{e}", str(expert)) + ".weight"
 
     def is_output(self, name: str) -> bool:
         """Whether a tensor of a layer (weight or bias) belongs to a module that writes to the residual stream."""
@@ -80,10 +108,13 @@ FAMILIES: dict[str, Family] = {
             "gate_up_proj": "mlp.gate_up_proj",
             "down_proj": "mlp.down_proj",
         },
+        heads=Units(("qkv_proj",), "o_proj"),
+        neurons=(Units(("gate_up_proj",), "down_proj"),),
     ),
     "starcoder2": Family(
         projections=ATTENTION | {"c_fc": "mlp.c_fc", "c_proj": "mlp.c_proj"},
         outputs=("o_proj", "c_proj"),
+        neurons=(Units(("c_fc",), "c_proj"),),
     ),
     "gpt2": Family(
         layers="transformer.h",
@@ -94,6 +125,9 @@ FAMILIES: dict[str, Family] = {
             "mlp_c_proj": "mlp.c_proj",
         },
         outputs=("attn_c_proj", "mlp_c_proj"),
+        heads=Units(("c_attn",), "attn_c_proj"),
+        heads_key="n_head",
+        neurons=(Units(("c_fc",), "mlp_c_proj"),),
         transposed=True,
         depth_key="n_layer",
     ),
@@ -106,6 +140,8 @@ FAMILIES: dict[str, Family] = {
             "dense_4h_to_h": "mlp.dense_4h_to_h",
         },
         outputs=("dense", "dense_4h_to_h"),
+        heads=Units(("query_key_value",), "dense", grouped=True),
+        neurons=(Units(("dense_h_to_4h",), "dense_4h_to_h"),),
     ),
     "falcon": Family(
         layers="transformer.h",
@@ -116,6 +152,8 @@ FAMILIES: dict[str, Family] = {
             "dense_4h_to_h": "mlp.dense_4h_to_h",
         },
         outputs=("dense", "dense_4h_to_h"),
+        heads=Units(("query_key_value",), "dense", grouped=True),
+        neurons=(Units(("dense_h_to_4h",), "dense_4h_to_h"),),
     ),
     "mixtral": Family(
         projections=ATTENTION
@@ -126,6 +164,7 @@ FAMILIES: dict[str, Family] = {
             "expert_{e}_w3": "block_sparse_moe.experts.{e}.w3",
         },
         outputs=("o_proj", "expert_{e}_w2"),
+        neurons=(Units(("expert_{e}_w1", "expert_{e}_w3"), "expert_{e}_w2"),),
         routers=("router",),
     ),
     "qwen3_moe": Family(
@@ -138,6 +177,10 @@ FAMILIES: dict[str, Family] = {
             "expert_{e}_down_proj": "mlp.experts.{e}.down_proj",
         },
         outputs=("o_proj", "down_proj", "expert_{e}_down_proj"),
+        neurons=(
+            Units(("gate_proj", "up_proj"), "down_proj"),
+            Units(("expert_{e}_gate_proj", "expert_{e}_up_proj"), "expert_{e}_down_proj"),
+        ),
         routers=("router",),
         dense_keys=("mlp_only_layers", "decoder_sparse_step"),
     ),

@@ -45,7 +45,7 @@ class Layers:
         for layer, names in enumerate(self._names):
             if not names:
                 raise LesaError(f"{checkpoint.folder} has no tensors of layer {layer} ({start}{layer}.*)")
-        self.kinds = dict(self._kinds())
+        self.kinds = self.kinds_of(0)
 
     def __len__(self) -> int:
         return len(self._names)
@@ -73,6 +73,18 @@ class Layers:
     def read(self, layer: int) -> dict[str, Tensor]:
         """All tensors of a layer."""
         return {name: self.tensor(layer, name) for name in self.names(layer)}
+
+    def kinds_of(self, layer: int) -> dict[str, str]:
+        """Weight kind -> name inside a layer of its matrix, for the kinds that a layer holds."""
+        names, found = set(self.names(layer)), {}
+        for kind in self.family.projections:
+            for expert in count():
+                name = self.family.weight(kind, expert)
+                if name in names:
+                    found[kind.replace("{e}", str(expert))] = name
+                if name not in names or name == self.family.weight(kind, expert + 1):
+                    break
+        return found
 
     def matrix(self, layer: int, kind: str) -> Tensor:
         """The matrix of a kind in a layer, ``d_out x d_in``."""
@@ -105,14 +117,3 @@ class Layers:
                         f"{first.get(name, 'missing')} in one and {other.get(name, 'missing')} in the other; "
                         "a new layer can only be made from layers of one shape"
                     )
-
-    def _kinds(self) -> list[tuple[str, str]]:
-        found = []
-        for kind, path in self.family.projections.items():
-            for expert in count():
-                name = path.replace("{e}", str(expert)) + ".weight"
-                if name in self.names(0):
-                    found.append((kind.replace("{e}", str(expert)), name))
-                if name not in self.names(0) or name == path + ".weight":
-                    break
-        return found

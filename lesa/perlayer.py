@@ -1,5 +1,6 @@
 """Config fields that depend on the number of layers, after the plan of a deeper model."""
 
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ def expand_config(base: Path, plan: Plan) -> dict[str, Any]:
             config[key] = [values[origin] for origin in origins]
     for key in family.leading_counts:
         if key in config:
-            config[key] = sum(origin < config[key] for origin in origins)
+            config[key] = len(list(takewhile(config[key].__gt__, origins)))
     if family.dense_keys:
         numbers, step = family.dense_keys
         dense = set(derived[numbers] or []) | {i for i in range(config[family.depth_key]) if (i + 1) % derived[step]}

@@ -10,6 +10,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    PlainValidator,
     StrictBool,
     ValidationError,
     field_validator,
@@ -18,6 +19,7 @@ from pydantic import (
 from pydantic_core import ErrorDetails
 
 from lesa.errors import LesaError
+from lesa.plan import SAID, Placement
 
 Count = Annotated[int, Field(ge=1, strict=True)]
 Index = Annotated[int, Field(ge=0, strict=True)]
@@ -40,7 +42,16 @@ def _is_size(size: str) -> str:
     return size
 
 
+def _is_place(place: object) -> str | tuple[int, ...]:
+    if isinstance(place, str):
+        return place
+    if isinstance(place, list | tuple) and all(type(layer) is int for layer in place):
+        return tuple(place)
+    raise ValueError(f"no placement; right would be {SAID}")
+
+
 Size = Annotated[Text, AfterValidator(_is_size)]
+Place = Annotated[str | tuple[int, ...], PlainValidator(_is_place)]
 
 
 class Section(BaseModel):
@@ -107,6 +118,9 @@ class Expansion(Section):
     method: Annotated[Text, AfterValidator(_is_method_or_auto)] = "lesa"
     candidates: Annotated[list[Method], Field(min_length=2)] = Field(default=["llama_pro", "interpolate", "lesa"])
     race_steps: Count = 10
+    placement: Place = "range"
+    """``range``, ``top``, ``middle``, ``bottom``, ``spread``, or the left neighbour of each new layer."""
+    new_layers: Count | None = None
     first: Index = 14
     last: Index = 29
     norms: Literal["first", "left", "mean"] = "first"
@@ -121,10 +135,17 @@ class Expansion(Section):
         return candidates
 
     @model_validator(mode="after")
-    def _ordered(self) -> "Expansion":
-        if self.first >= self.last:
-            raise ValueError(f"expansion.first ({self.first}) must be below expansion.last ({self.last})")
+    def _placed(self) -> "Expansion":
+        try:
+            _ = self.places
+        except LesaError as error:
+            raise ValueError(str(error)) from None
         return self
+
+    @property
+    def places(self) -> Placement:
+        """``placement``, ``new_layers``, ``first`` and ``last``, as the library takes them."""
+        return Placement(self.placement, self.new_layers, self.first, self.last)
 
 
 class Pretrain(Section):

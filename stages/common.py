@@ -7,12 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from lesa import settings
+from lesa import initializers, settings
 from lesa.errors import LesaError
 from lesa.files import read_json
+from lesa.initializers import Learned
 from lesa.launch import check_launch
-from lesa.plan import check_range
-from lesa.settings import Settings
+from lesa.settings import AUTO, Settings
 
 NOT_WRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}
 LOCAL_RANK = "LOCAL_RANK"  # what launchers set in each process they start
@@ -44,20 +44,19 @@ def write_deeper(
 ) -> dict[str, Any]:
     """Expand the base as the settings say, with this method."""
     from lesa.expansion import expand
-    from lesa.initializers import Learned
 
     return expand(
         base,
         out,
         method,
-        settings.expansion.first,
-        settings.expansion.last,
+        settings.expansion.places,
         settings.expansion.norms,
         settings.expansion.router,
         Learned(str(spectrum), str(predictor)),
         settings.expansion.max_shard_size,
         settings.device,
         origin=settings.base.model,
+        seed=settings.seed,
     )
 
 
@@ -71,5 +70,16 @@ def checked_settings() -> Settings:
     if DOWNLOADED.exists():
         known = read_json(DOWNLOADED)
         if (known["model"], known["revision"]) == (read.base.model, read.base.revision):
-            check_range(known["layers"], read.expansion.first, read.expansion.last)
+            check_places(read, known["layers"])
     return read
+
+
+def check_places(settings: Settings, layers: int) -> None:
+    """See that new layers can go where they are to go in a base of so many layers.
+
+    Raises:
+        LesaError: they cannot.
+    """
+    expansion = settings.expansion
+    for method in expansion.candidates if expansion.method == AUTO else [expansion.method]:
+        initializers.get(method).arrange(layers, expansion.places)

@@ -4,12 +4,11 @@ import math
 from pathlib import Path
 from typing import Any
 
-from common import run
+from common import check_places, run
 from lesa.checkpoint import Checkpoint
 from lesa.families import num_layers
 from lesa.files import whole_folder, write_json
 from lesa.meter import Meter
-from lesa.plan import check_range
 from lesa.settings import Settings
 from lesa.sources import fetch_base
 
@@ -18,7 +17,7 @@ def main(settings: Settings, out: Path, report: Path) -> None:
     meter = Meter()
 
     def check(config: dict[str, Any]) -> None:
-        check_range(num_layers(config), settings.expansion.first, settings.expansion.last)
+        check_places(settings, num_layers(config))
 
     with whole_folder(out) as folder:
         fetch_base(settings.base, folder, check)

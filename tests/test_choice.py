@@ -10,6 +10,7 @@ from lesa import choice
 from lesa.choice import Run, choose, last_runs, schedule, winner
 from lesa.errors import LesaError
 from lesa.expansion import expand
+from lesa.plan import Placement
 from lesa.pretraining import pretrain
 from lesa.settings import Pretrain
 
@@ -50,7 +51,7 @@ def race(base: Path, corpus: Path, work: Path) -> tuple[list[Run], list[str]]:
 
     def make(method: str, folder: Path) -> None:
         made.append(method)
-        expand(base, folder, method, 2, 4)
+        expand(base, folder, method, Placement(first=2, last=4))
 
     return choose(["duplicate", "llama_pro", "interpolate"], make, corpus, work, RECIPE, 2, 0, "cpu"), made
 

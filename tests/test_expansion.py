@@ -35,6 +35,7 @@ from lesa.expansion import expand
 from lesa.families import check_length
 from lesa.layers import Layers
 from lesa.learning import learn
+from lesa.plan import Placement
 from lesa.settings import Predictor as PredictorSettings
 from lesa.spectrum import Spectrum
 
@@ -91,7 +92,7 @@ def test_llama_pro_computes_exactly_what_the_base_does(
     family: str, save_tiny: Callable[..., Path], tmp_path: Path
 ) -> None:
     base = save_tiny(CONFIGS[family])
-    expand(base, tmp_path / "out", "llama_pro", 1, 4)
+    expand(base, tmp_path / "out", "llama_pro", Placement(first=1, last=4))
     tokens = torch.randint(3, 97, (2, 40))
     assert torch.equal(logits(tmp_path / "out", tokens), logits(base, tokens))
 
@@ -102,7 +103,7 @@ def test_every_family_loads_generates_and_keeps_its_layout(
 ) -> None:
     base = save_tiny(CONFIGS[family])
     learned = learn(base, tmp_path, RECIPE)
-    expand(base, tmp_path / "out", "lesa", 1, 4, learned=learned)
+    expand(base, tmp_path / "out", "lesa", Placement(first=1, last=4), learned=learned)
     model, info = AutoModelForCausalLM.from_pretrained(tmp_path / "out", output_loading_info=True)
     assert not info["missing_keys"]
     assert not info["unexpected_keys"]
@@ -121,7 +122,7 @@ def test_every_family_loads_generates_and_keeps_its_layout(
 def test_config_lists_follow_the_plan(save_tiny: Callable[..., Path], tmp_path: Path) -> None:
     def expanded(family: str) -> dict[str, object]:
         folder = tmp_path / family
-        expand(save_tiny(CONFIGS[family], family + " base"), folder, "duplicate", 1, 4)
+        expand(save_tiny(CONFIGS[family], family + " base"), folder, "duplicate", Placement(first=1, last=4))
         return json.loads((folder / "config.json").read_text())
 
     # layers of the base: 0 1 (1) 2 (2) 3 (3) 4 5
@@ -137,7 +138,7 @@ def test_layer_types_that_the_file_lacks_are_written_out(save_tiny: Callable[...
     config = json.loads((base / "config.json").read_text())
     assert config.pop("layer_types") == [LOCAL, GLOBAL] * 3
     (base / "config.json").write_text(json.dumps(config))
-    expand(base, tmp_path / "out", "llama_pro", 0, 2)
+    expand(base, tmp_path / "out", "llama_pro", Placement(first=0, last=2))
     found = json.loads((tmp_path / "out" / "config.json").read_text())["layer_types"]
     assert found == [LOCAL, LOCAL, GLOBAL, GLOBAL, LOCAL, GLOBAL, LOCAL, GLOBAL]
 
@@ -146,13 +147,13 @@ def test_layers_without_experts_keep_their_numbers(save_tiny: Callable[..., Path
     shape = {**SHAPE, "num_experts": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
     # experts in layers 1, 3, 5 (every second), of which 3 is made dense
     base = save_tiny(Qwen3MoeConfig(**shape, decoder_sparse_step=2, mlp_only_layers=[3]))
-    expand(base, tmp_path / "out", "llama_pro", 2, 4)
+    expand(base, tmp_path / "out", "llama_pro", Placement(first=2, last=4))
     config = json.loads((tmp_path / "out" / "config.json").read_text())
     assert (config["mlp_only_layers"], config["decoder_sparse_step"]) == ([0, 2, 3, 4, 5, 6], 1)
     tokens = torch.randint(3, 97, (1, 20))
     assert torch.equal(logits(tmp_path / "out", tokens), logits(base, tokens))
     with pytest.raises(LesaError, match=r"layers 1 and 2 of .* differ"):
-        expand(base, tmp_path / "other", "llama_pro", 1, 2)
+        expand(base, tmp_path / "other", "llama_pro", Placement(first=1, last=2))
 
 
 @pytest.mark.parametrize("router", ["left", "predict"])
@@ -162,7 +163,7 @@ def test_the_router_is_the_left_one_unless_told_otherwise(
     base = save_tiny(CONFIGS["mixtral"])
     learned = learn(base, tmp_path, RECIPE)
     assert len(Spectrum(learned.spectrum).kinds) == 4 + 1 + 3 * 3
-    expand(base, tmp_path / "out", "lesa", 2, 3, router=router, learned=learned)
+    expand(base, tmp_path / "out", "lesa", Placement(first=2, last=3), router=router, learned=learned)
     old, new = load_file(base / SINGLE), load_file(tmp_path / "out" / SINGLE)
     name = "block_sparse_moe.gate.weight"
     same = torch.equal(new[f"model.layers.3.{name}"], old[f"model.layers.2.{name}"])
@@ -177,14 +178,14 @@ def test_a_checkpoint_saved_without_its_head_gets_the_usual_names(
     before = logits(base, tokens)
     bare = {name.removeprefix("transformer."): tensor for name, tensor in load_file(base / SINGLE).items()}
     save_file(bare, base / SINGLE, metadata={"format": "pt"})
-    expand(base, tmp_path / "out", "llama_pro", 1, 4)
+    expand(base, tmp_path / "out", "llama_pro", Placement(first=1, last=4))
     assert all(name.startswith("transformer.") for name in load_file(tmp_path / "out" / SINGLE))
     assert torch.equal(logits(tmp_path / "out", tokens), before)
 
 
 def test_solar_is_the_two_overlapping_halves(save_tiny: Callable[..., Path], tmp_path: Path) -> None:
     base = save_tiny()
-    expand(base, tmp_path / "out", "solar", 3, 7)
+    expand(base, tmp_path / "out", "solar", Placement(first=3, last=7))
     old, new = load_file(base / SINGLE), load_file(tmp_path / "out" / SINGLE)
     for number, source in enumerate([0, 1, 2, 3, 4, 5, 2, 3, 4, 5, 6, 7]):
         for name in (n for n in old if n.startswith("model.layers.0.")):
@@ -198,8 +199,8 @@ def test_duplicate_and_interpolate_tensor_by_tensor(
     dtype: torch.dtype, save_tiny: Callable[..., Path], tmp_path: Path
 ) -> None:
     base = save_tiny(tiny_llama(), dtype=dtype)
-    expand(base, tmp_path / "copy", "duplicate", 2, 4)
-    expand(base, tmp_path / "mean", "interpolate", 2, 4)
+    expand(base, tmp_path / "copy", "duplicate", Placement(first=2, last=4))
+    expand(base, tmp_path / "mean", "interpolate", Placement(first=2, last=4))
     old, copied, mean = (load_file(folder / SINGLE) for folder in (base, tmp_path / "copy", tmp_path / "mean"))
     for layer in range(10):
         # base layers 0 1 2 (2,3) 3 (3,4) 4 5 6 7
@@ -215,7 +216,7 @@ def test_duplicate_and_interpolate_tensor_by_tensor(
 def test_lesa_is_the_paper_s_formula(norms: str, save_tiny: Callable[..., Path], tmp_path: Path) -> None:
     base = save_tiny()
     learned = learn(base, tmp_path, RECIPE)
-    expand(base, tmp_path / "out", "lesa", 4, 5, norms=norms, learned=learned)
+    expand(base, tmp_path / "out", "lesa", Placement(first=4, last=5), norms=norms, learned=learned)
     old, new = load_file(base / SINGLE), load_file(tmp_path / "out" / SINGLE)
     predictors = predictor.Predictors(learned.predictor)
     for kind, path in Layers(Checkpoint(base)).family.projections.items():
@@ -238,14 +239,17 @@ def test_old_layers_and_the_rest_are_unchanged(method: str, save_tiny: Callable[
     base = save_tiny(tiny_llama(tie_word_embeddings=False), dtype=torch.bfloat16)
     (base / "tokenizer.json").write_text("{}")
     (base / "pytorch_model.bin").write_text("not wanted, but not ours to drop")
-    metrics = expand(base, tmp_path / "out", method, 1, 6, learned=learn(base, tmp_path, RECIPE))
+    # stack repeats all 8 layers, the others add one between every two of 1..6
+    extra = 8 if method == "stack" else 5
+    metrics = expand(base, tmp_path / "out", method, Placement(first=1, last=6), learned=learn(base, tmp_path, RECIPE))
     description = json.loads((tmp_path / "out" / "expansion.json").read_text())
     assert description["method"] == method
-    assert description["settings"] == {"first": 1, "last": 6, "norms": "first", "router": "left"}
+    placed = {"placement": "range", "new_layers": None, "first": 1, "last": 6}
+    assert description["settings"] == {**placed, "norms": "first", "router": "left", "seed": 0}
     layers = description["layers"]
-    assert len(layers) == metrics["layers_after"] == 13
+    assert len(layers) == metrics["layers_after"] == 8 + extra
     assert metrics["layers_before"] == 8
-    assert sum(layer["new"] for layer in layers) == 5
+    assert sum(layer["new"] for layer in layers) == extra
     old, new = load_file(base / SINGLE), load_file(tmp_path / "out" / SINGLE)
     assert metrics["parameters_before"] == sum(t.numel() for t in old.values())
     assert metrics["parameters_after"] == sum(t.numel() for t in new.values())
@@ -266,8 +270,8 @@ def test_shards_in_and_out_make_the_same_tensors(save_tiny: Callable[..., Path],
     model = AutoModelForCausalLM.from_pretrained(base)
     model.save_pretrained(tmp_path / "sharded", max_shard_size="20KB")
     assert len(list((tmp_path / "sharded").glob("*.safetensors"))) > 2
-    expand(base, tmp_path / "one", "interpolate", 1, 3)
-    expand(tmp_path / "sharded", tmp_path / "many", "interpolate", 1, 3, max_shard_size="30KB")
+    expand(base, tmp_path / "one", "interpolate", Placement(first=1, last=3))
+    expand(tmp_path / "sharded", tmp_path / "many", "interpolate", Placement(first=1, last=3), max_shard_size="30KB")
     assert len(list((tmp_path / "many").glob("*.safetensors"))) > 2
     one, many = Checkpoint(tmp_path / "one"), Checkpoint(tmp_path / "many")
     assert set(one.names()) == set(many.names())
@@ -281,19 +285,25 @@ def test_same_input_same_bytes(save_tiny: Callable[..., Path], tmp_path: Path) -
     written = []
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
-        expand(base, tmp_path / name / "out", "lesa", 1, 4, learned=learn(base, tmp_path / name, RECIPE))
+        expand(
+            base,
+            tmp_path / name / "out",
+            "lesa",
+            Placement(first=1, last=4),
+            learned=learn(base, tmp_path / name, RECIPE),
+        )
         written.append((tmp_path / name / "out" / SINGLE).read_bytes())
     assert written[0] == written[1]
 
 
 def test_an_error_leaves_what_was_there(save_tiny: Callable[..., Path], tmp_path: Path) -> None:
     base = save_tiny()
-    expand(base, tmp_path / "out", "duplicate", 1, 3)
+    expand(base, tmp_path / "out", "duplicate", Placement(first=1, last=3))
     before = (tmp_path / "out" / SINGLE).read_bytes()
     with pytest.raises(LesaError, match=r"outside the base's 8 layers"):
-        expand(base, tmp_path / "out", "duplicate", 1, 8)
+        expand(base, tmp_path / "out", "duplicate", Placement(first=1, last=8))
     with pytest.raises(LesaError, match="no shard size"):
-        expand(base, tmp_path / "out", "duplicate", 1, 3, max_shard_size="big")
+        expand(base, tmp_path / "out", "duplicate", Placement(first=1, last=3), max_shard_size="big")
     assert (tmp_path / "out" / SINGLE).read_bytes() == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["base", "out"]
 
@@ -305,7 +315,7 @@ def test_a_full_disk_is_seen_before_anything_is_written(
     needed = (base / SINGLE).stat().st_size
     monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=needed))
     with pytest.raises(LesaError, match=r"MB free, and .* MB are needed"):
-        expand(base, tmp_path / "out", "duplicate", 1, 3)
+        expand(base, tmp_path / "out", "duplicate", Placement(first=1, last=3))
     assert [path.name for path in tmp_path.iterdir()] == ["base"]
 
 
@@ -314,7 +324,7 @@ def test_a_model_that_is_no_known_decoder(save_tiny: Callable[..., Path], tmp_pa
     config = json.loads((base / "config.json").read_text())
     (base / "config.json").write_text(json.dumps({**config, "model_type": "bert"}))
     with pytest.raises(LesaError, match=r"'bert' in config\.json is no decoder family that lesa knows \(llama, "):
-        expand(base, tmp_path / "out", "duplicate", 1, 3)
+        expand(base, tmp_path / "out", "duplicate", Placement(first=1, last=3))
 
 
 def test_layers_of_different_shape_are_refused(save_tiny: Callable[..., Path], tmp_path: Path) -> None:
@@ -323,7 +333,7 @@ def test_layers_of_different_shape_are_refused(save_tiny: Callable[..., Path], t
     tensors["model.layers.3.mlp.up_proj.weight"] = torch.zeros(40, 32)
     save_file(tensors, base / SINGLE, metadata={"format": "pt"})
     with pytest.raises(LesaError, match=r"layers 2 and 3 of .* differ: mlp\.up_proj\.weight is \(48, 32\)"):
-        expand(base, tmp_path / "out", "interpolate", 2, 4)
+        expand(base, tmp_path / "out", "interpolate", Placement(first=2, last=4))
 
 
 def test_more_layers_than_the_config_says_are_refused(save_tiny: Callable[..., Path], tmp_path: Path) -> None:
@@ -331,7 +341,7 @@ def test_more_layers_than_the_config_says_are_refused(save_tiny: Callable[..., P
     config = json.loads((base / "config.json").read_text())
     (base / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 6}))
     with pytest.raises(LesaError, match=r"tensors of layer [67], and num_hidden_layers in config\.json is 6"):
-        expand(base, tmp_path / "out", "duplicate", 1, 3)
+        expand(base, tmp_path / "out", "duplicate", Placement(first=1, last=3))
 
 
 @pytest.mark.parametrize("config", [{"max_position_embeddings": 64}, {"n_positions": 64}, {}])
@@ -343,7 +353,7 @@ def test_a_sequence_longer_than_the_positions_is_refused(config: dict[str, int])
 
 
 def test_an_unknown_method_names_those_there_are() -> None:
-    with pytest.raises(LesaError, match="there are duplicate, interpolate, lesa, llama_pro, solar"):
+    with pytest.raises(LesaError, match="there are duplicate, interpolate, lesa, llama_pro, noise, "):
         initializers.get("magic")
 
 

@@ -17,6 +17,7 @@ from lesa import pretraining
 from lesa.checkpoint import SINGLE, Checkpoint
 from lesa.errors import LesaError
 from lesa.expansion import expand
+from lesa.plan import Placement
 from lesa.pretraining import Blocks, check_frozen, pretrain, tokens_to_target
 from lesa.settings import Pretrain
 from lesa.training import OPTIMIZERS, HeldoutTrainer, use_bf16
@@ -61,7 +62,7 @@ KILLED_AFTER_TRAINING = KILLED.replace(
 @pytest.fixture
 def folder(save_tiny: Callable[..., Path], tmp_path: Path) -> Path:
     """An expanded tiny model and random blocks of 16 tokens."""
-    expand(save_tiny(tiny_llama()), tmp_path / "expanded", "interpolate", 2, 4)
+    expand(save_tiny(tiny_llama()), tmp_path / "expanded", "interpolate", Placement(first=2, last=4))
     rng = np.random.default_rng(0)
     for side, blocks in (("train", 40), ("heldout", 5)):
         (tmp_path / "corpus" / side).mkdir(parents=True)
@@ -155,7 +156,7 @@ def test_killed_and_run_again_it_ends_like_an_unbroken_run(folder: Path, damaged
 
 @pytest.mark.parametrize("family", ["llama tied, biases", "gpt2", "gemma3_text", "phi3", "mixtral", "qwen3_moe"])
 def test_other_families_keep_their_layout(family: str, save_tiny: Callable[..., Path], tmp_path: Path) -> None:
-    expand(save_tiny(CONFIGS[family]), tmp_path / "expanded", "interpolate", 1, 2)
+    expand(save_tiny(CONFIGS[family]), tmp_path / "expanded", "interpolate", Placement(first=1, last=2))
     for side in ("train", "heldout"):
         (tmp_path / "corpus" / side).mkdir(parents=True)
         blocks = np.random.default_rng(0).integers(3, 97, (8, 16)).astype(np.uint16)

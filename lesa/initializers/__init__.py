@@ -1,8 +1,8 @@
 """Ways to make a new layer, one file a method; the file's name is the method's name.
 
 A method is a module with ``initialize(layer: NewLayer) -> dict[str, Tensor]``, which gives every tensor of the new
-layer by its name inside the layer. It may also have ``arrange(n_layers, first, last) -> Plan`` where it does not put
-one new layer between every two neighbours, and ``LEARNED = True`` where it needs a spectrum and trained predictors.
+layer by its name inside the layer. It may also have ``arrange(n_layers, placement) -> Plan`` where it knows itself
+where its layers go, and ``LEARNED = True`` where it needs a spectrum and trained predictors.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from lesa.errors import LesaError
 from lesa.layers import Layers
-from lesa.plan import Plan, between
+from lesa.plan import Placement, Plan, between
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,9 @@ class NewLayer:
     Attributes:
         layers: the base model's layers.
         sources: the base layers it is made from; for a layer between two neighbours, left and right.
+        fraction: where it lies between them: 0 would be the left one, 1 the right one.
+        number: its place in the deeper model; with ``seed``, what its random numbers come from.
+        seed: of random weights.
         norms: where norm weights come from, for methods that leave it open: ``first``, ``left`` or ``mean``.
         router: ``left`` (the left neighbour's) or ``predict``, for methods that can predict it.
         learned: what was learned about the base, for methods with ``LEARNED``.
@@ -46,6 +49,9 @@ class NewLayer:
 
     layers: Layers
     sources: tuple[int, ...]
+    fraction: float
+    number: int
+    seed: int
     norms: str
     router: str
     learned: Learned | None
@@ -58,6 +64,15 @@ class NewLayer:
     def right(self) -> dict[str, Tensor]:
         """The tensors of the last source layer."""
         return self.layers.read(self.sources[-1])
+
+    def between(self, left: Tensor, right: Tensor) -> Tensor:
+        """The mean of two tensors, each weighed by how near the layer lies to it, in float32."""
+        return left.float() * (1 - self.fraction) + right.float() * self.fraction
+
+    def silent(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """A layer's tensors with zeros in the modules that write to the residual stream: the layer is the identity."""
+        is_output = self.layers.family.is_output
+        return {name: torch.zeros_like(tensor) if is_output(name) else tensor for name, tensor in tensors.items()}
 
 
 @dataclass(frozen=True)
@@ -72,9 +87,15 @@ class Initializer:
         """Whether the method needs a spectrum and trained predictors."""
         return getattr(self.module, "LEARNED", False)
 
-    def arrange(self, n_layers: int, first: int, last: int) -> Plan:
-        """The layers of the deeper model: one new between every two neighbours, unless the method says otherwise."""
-        plan: Plan = getattr(self.module, "arrange", between)(n_layers, first, last)
+    def arrange(self, n_layers: int, placement: Placement) -> Plan:
+        """The layers of the deeper model: new ones where the placement says, unless the method says otherwise.
+
+        Raises:
+            LesaError: the placement does not fit the model or the method.
+        """
+        if not hasattr(self.module, "arrange"):
+            return between(placement.counts(n_layers))
+        plan: Plan = self.module.arrange(n_layers, placement)
         return plan
 
     def initialize(self, layer: NewLayer) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""The mean of the two neighbours."""
+"""The mean of the two neighbours, weighed by how near the layer lies to each where there are several in a gap."""
 
 from torch import Tensor
 
@@ -6,6 +6,6 @@ from lesa.initializers import NewLayer
 
 
 def initialize(layer: NewLayer) -> dict[str, Tensor]:
-    """Every tensor the mean of the neighbours', computed in float32."""
+    """Every tensor the weighted mean of the neighbours', computed in float32."""
     right = layer.right()
-    return {name: (tensor.float() + right[name].float()) / 2 for name, tensor in layer.left().items()}
+    return {name: layer.between(tensor, right[name]) for name, tensor in layer.left().items()}

@@ -3,6 +3,10 @@
 Projections are ``U S G([V_left, V_right])``. Norm weights are not predicted: they come from layer 0 as in the authors'
 release, from the left neighbour, or are the neighbours' mean. Whatever else a layer holds (biases; the router of a
 mixture of experts, unless it is to be predicted too) is the left neighbour's.
+
+The network knows one place between two layers, the middle. Of several new layers in a gap, one in the middle is what it
+predicts; the others lie on the straight line from there to the neighbour on their side. Weights are linear in the
+coefficients, so it is the same line in both.
 """
 
 from torch import Tensor
@@ -41,6 +45,9 @@ def _predict(learned: Learned, kind: str, left: Tensor, right: Tensor, layer: Ne
     else:
         basis = Spectrum(learned.spectrum).basis(kind, layer.device)
         made = basis.weight(predictor(*map(basis.coefficients, neighbors)))
+    if layer.fraction != 0.5:
+        off = abs(2 * layer.fraction - 1)
+        made = made * (1 - off) + neighbors[layer.fraction > 0.5].to(made) * off
     return oriented(made).to(left.dtype)
 
 
@@ -48,5 +55,5 @@ def _norm(layer: NewLayer, name: str, left: Tensor, right: Tensor) -> Tensor:
     if layer.norms == "first":
         return layer.layers.tensor(0, name)
     if layer.norms == "mean":
-        return (left.float() + right.float()) / 2
+        return layer.between(left, right)
     return left

@@ -3,13 +3,17 @@
 from torch import Tensor
 
 from lesa.initializers import NewLayer
-from lesa.plan import Plan, check_range, overlap
+from lesa.plan import Placement, Plan, overlap
 
 
-def arrange(n_layers: int, first: int, last: int) -> Plan:
-    """As many layers more as ``first..last`` has neighbours; where they go is the method's own."""
-    check_range(n_layers, first, last)
-    return overlap(n_layers, last - first)
+def arrange(n_layers: int, placement: Placement) -> Plan:
+    """As many layers more as the placement has; where they go is the method's own.
+
+    Raises:
+        LesaError: the placement is a list, or adds more layers than the base has.
+    """
+    placement.check_no_list("solar")
+    return overlap(n_layers, sum(placement.counts(n_layers)))
 
 
 def initialize(layer: NewLayer) -> dict[str, Tensor]:
