@@ -32,7 +32,7 @@ from lesa.settings import Corpus
 source, tokenizer, out, processes = sys.argv[1:]
 if __name__ == "__main__":
     settings = Corpus(source=source, heldout_fraction=0.01, processes=int(processes), shard_size="16MB")
-    print(json.dumps(prepare(settings, tokenizer, out, out + ".work", seed=0)))
+    print(json.dumps(prepare(settings, tokenizer, out, out + ".work")))
 """
 
 

@@ -1,6 +1,7 @@
 """Documents to train and held-out token blocks, split by document.
 
-Choices: a document's side depends on its text and the seed alone, so it stays where it is when others come or go.
+Choices: a document's side depends on its text and the corpus's seed alone, so it stays where it is when others come or
+go.
 Documents follow each other with the tokenizer's end-of-text token between them, which is how pretraining marks that
 what comes next has nothing to do with what came before; the blocks are cut from that one stream.
 
@@ -46,15 +47,14 @@ def prepare(
     tokenizer: str | Path,
     out: str | Path,
     work: str | Path,
-    seed: int,
     trust_remote_code: bool = False,
 ) -> dict[str, Any]:
     """Write ``train/`` and ``heldout/`` with a ``.npy`` of tokens a shard, and ``heldout.jsonl``, whole or not at all.
 
     The arrays are ``[blocks, sequence_length]``, uint16 where the vocabulary allows, else uint32, and open with
     ``np.load(mmap_mode="r")``. The bytes written depend on source and settings, not on the number of processes. A run
-    that was killed goes on from the shards in ``work`` if source, settings, tokenizer and seed are the same, and starts
-    anew otherwise. On success that folder is removed.
+    that was killed goes on from the shards in ``work`` if source, settings and tokenizer are the same, and starts anew
+    otherwise. On success that folder is removed.
 
     Args:
         corpus: the source, and how to treat it. Of exact duplicates the first is kept; both sides get at least one
@@ -62,7 +62,6 @@ def prepare(
         tokenizer: a folder with a tokenizer that has an end-of-text token.
         out: the folder to write.
         work: a folder on the same disk, for what a killed run goes on from: 2 or 4 bytes for each token.
-        seed: another one gives another split.
         trust_remote_code: whether the tokenizer may bring code of its own.
 
     Returns:
@@ -79,9 +78,9 @@ def prepare(
     if loaded.eos_token_id is None:
         raise LesaError("the base model's tokenizer has no end-of-text token (eos_token), which separates documents")
     vocabulary = max(loaded.get_vocab().values()) + 1
-    folder = _work_folder(Path(work), _fingerprint(corpus, Path(tokenizer), seed))
+    folder = _work_folder(Path(work), _fingerprint(corpus, Path(tokenizer)))
     shards = cut(corpus, parse_size(corpus.shard_size), folder / "source")
-    job = _Job(corpus, Path(tokenizer), trust_remote_code, seed, "<u2" if vocabulary <= 1 << 16 else "<u4", folder)
+    job = _Job(corpus, Path(tokenizer), trust_remote_code, "<u2" if vocabulary <= 1 << 16 else "<u4", folder)
     job.lay_out(shards)
     numbers = range(len(shards))
     processes = min(corpus.processes or _cores(), len(shards))
@@ -126,14 +125,13 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _fingerprint(corpus: Corpus, tokenizer: Path, seed: int) -> str:
+def _fingerprint(corpus: Corpus, tokenizer: Path) -> str:
     """A hash of all that the output depends on."""
     files = [path for path in sorted(tokenizer.iterdir()) if path.is_file() and path.suffix != ".safetensors"]
     content = {
         "corpus": corpus.model_dump(exclude={"processes"}),
         "source": stamp(corpus),
         "tokenizer": [[path.name, file_hash(path)] for path in files],
-        "seed": seed,
         "transformers": transformers.__version__,
     }
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
@@ -167,7 +165,6 @@ class _Job:
     corpus: Corpus
     tokenizer: Path
     trust_remote_code: bool
-    seed: int
     dtype: str
     folder: Path
 
@@ -208,7 +205,9 @@ class _Job:
                 encoded = tokenizer([document.text for document in batch], add_special_tokens=False, verbose=False)
                 records = []
                 for document, tokens in zip(batch, encoded["input_ids"], strict=True):
-                    digest = hashlib.sha256(f"{self.seed}\n{document.text}".encode("utf-8", "surrogatepass")).digest()
+                    digest = hashlib.sha256(
+                        f"{self.corpus.seed}\n{document.text}".encode("utf-8", "surrogatepass")
+                    ).digest()
                     key, rest = int.from_bytes(digest[:8], "big"), int.from_bytes(digest[8:16], "big")
                     records.append((key, rest, len(tokens) + 1, len(document.text)))
                     stream.write(np.asarray([*tokens, tokenizer.eos_token_id], self.dtype).tobytes())

@@ -81,6 +81,8 @@ class Corpus(Section):
     heldout_fraction: float = Field(default=0.1, gt=0, lt=1)
     sequence_length: Annotated[int, Field(ge=8, strict=True)] = 512
     shard_size: Size = "64MB"
+    seed: Index = 0
+    """Another one gives another split, and other items of the tasks made from it."""
     processes: Count | None = None
 
 

@@ -18,7 +18,7 @@ def main(settings: Settings, model: Path, corpus: Path, out: Path) -> None:
         settings.evaluate.batch_size,
         settings.corpus.sequence_length,
         settings.device,
-        settings.seed,
+        settings.corpus.seed,
     )
     write_json(out, result)
 

@@ -17,7 +17,6 @@ def main(settings: Settings, base: Path, out: Path, report: Path) -> None:
         base,
         out,
         work=out.with_name(out.name + ".work"),
-        seed=settings.seed,
         trust_remote_code=settings.base.trust_remote_code,
     )
     write_json(report / "metrics.json", metrics)

