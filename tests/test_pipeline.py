@@ -199,6 +199,11 @@ def test_experiments_of_two_methods_stand_side_by_side(project: Path) -> None:
     ("section", "wrong", "message"),
     [
         ("expansion", {"last": 8}, r"expansion\.first\.\.expansion\.last is 2\.\.8, outside the base's 8 layers"),
+        (
+            "expansion",
+            {"placement": [3, 7]},
+            r"expansion\.placement lists 7 as a left neighbour, .* right would be 0 to 6",
+        ),
         ("evaluate", {"tasks": ["wiki_clozze"]}, r"evaluate\.tasks.*wiki_clozze.*wiki_cloze"),
         ("pretrain", {"stepps": 3}, r"unknown key pretrain\.stepps; did you mean steps\?"),
         ("base", {"model": "no/such/folder"}, r"base\.model.*no/such/folder"),
