@@ -87,12 +87,13 @@ def logits(folder: Path, tokens: torch.Tensor) -> torch.Tensor:
 RECIPE = PredictorSettings(epochs=1, batch_size=16, hidden_size=8)
 
 
+@pytest.mark.parametrize("method", ["llama_pro", "zero_mean", "zero_noise", "opt_deus"])
 @pytest.mark.parametrize("family", CONFIGS)
-def test_llama_pro_computes_exactly_what_the_base_does(
-    family: str, save_tiny: Callable[..., Path], tmp_path: Path
+def test_methods_with_zero_outputs_compute_exactly_what_the_base_does(
+    family: str, method: str, save_tiny: Callable[..., Path], tmp_path: Path
 ) -> None:
     base = save_tiny(CONFIGS[family])
-    expand(base, tmp_path / "out", "llama_pro", Placement(first=1, last=4))
+    expand(base, tmp_path / "out", method, Placement((1, 2, 2, 4)))
     tokens = torch.randint(3, 97, (2, 40))
     assert torch.equal(logits(tmp_path / "out", tokens), logits(base, tokens))
 
@@ -131,6 +132,39 @@ def test_config_lists_follow_the_plan(save_tiny: Callable[..., Path], tmp_path: 
     qwen2 = expanded("qwen2")
     assert qwen2["max_window_layers"] == 5
     assert qwen2["layer_types"] == [GLOBAL] * 5 + [LOCAL] * 4
+
+
+def test_config_lists_follow_several_layers_in_a_gap_and_a_repeated_base(
+    save_tiny: Callable[..., Path], tmp_path: Path
+) -> None:
+    def expanded(family: str, method: str, placement: Placement) -> dict[str, object]:
+        folder = tmp_path / f"{family} {method}"
+        expand(save_tiny(CONFIGS[family], family + " base"), folder, method, placement)
+        return json.loads((folder / "config.json").read_text())
+
+    # layers of the base: 0 1 (1) (1) 2 3 (3) 4 5
+    several = Placement((1, 3, 1))
+    types = expanded("gemma3_text", "duplicate", several)["layer_types"]
+    assert types == [LOCAL, LOCAL, LOCAL, LOCAL, GLOBAL, LOCAL, LOCAL, LOCAL, GLOBAL]
+    assert expanded("smollm3", "duplicate", several)["no_rope_layers"] == [1, 1, 1, 1, 1, 0, 0, 1, 1]
+    assert expanded("qwen2", "duplicate", several)["max_window_layers"] == 5
+    assert expanded("gemma3_text", "stack", Placement())["layer_types"] == [LOCAL, LOCAL, GLOBAL] * 4
+    assert expanded("smollm3", "stack", Placement())["no_rope_layers"] == [1, 1, 1, 0, 1, 1] * 2
+    qwen2 = expanded("qwen2", "stack", Placement("top", 12))
+    assert qwen2["layer_types"] == ([GLOBAL] * 3 + [LOCAL] * 3) * 3
+    assert qwen2["max_window_layers"] == 3
+
+
+@pytest.mark.parametrize("method", ["interpolate", "stack"])
+@pytest.mark.parametrize("family", CONFIGS)
+def test_three_times_as_deep_loads(family: str, method: str, save_tiny: Callable[..., Path], tmp_path: Path) -> None:
+    expand(save_tiny(CONFIGS[family]), tmp_path / "out", method, Placement("spread", 12))
+    model, info = AutoModelForCausalLM.from_pretrained(tmp_path / "out", output_loading_info=True)
+    assert not info["missing_keys"]
+    assert not info["unexpected_keys"]
+    assert model.config.num_hidden_layers == 18
+    assert len(getattr(model.config, "layer_types", None) or range(18)) == 18
+    assert model(torch.randint(3, 97, (1, 20))).logits.isfinite().all()
 
 
 def test_layer_types_that_the_file_lacks_are_written_out(save_tiny: Callable[..., Path], tmp_path: Path) -> None:
@@ -210,6 +244,88 @@ def test_duplicate_and_interpolate_tensor_by_tensor(
             assert torch.equal(copied[f"model.layers.{layer}.{name}"], a)
             expected = (a.double() + b.double()).div(2).float().to(dtype)
             assert torch.equal(mean[f"model.layers.{layer}.{name}"], expected)
+
+
+def test_several_layers_in_a_gap_are_weighed_by_where_they_lie(save_tiny: Callable[..., Path], tmp_path: Path) -> None:
+    base = save_tiny()
+    learned = learn(base, tmp_path, RECIPE)
+    one, three = Placement((3,)), Placement((3, 3, 3))
+    for method in ("interpolate", "lesa"):
+        expand(base, tmp_path / "one", method, one, norms="mean", learned=learned)
+        expand(base, tmp_path / "three", method, three, norms="mean", learned=learned)
+        old, middle, new = (load_file(tmp_path / name / SINGLE) for name in ("base", "one", "three"))
+        for name in (n.removeprefix("model.layers.0.") for n in old if n.startswith("model.layers.0.")):
+            # base layers 0 1 2 3 (3,4) (3,4) (3,4) 4 5 6 7
+            left, right = (old[f"model.layers.{layer}.{name}"].double() for layer in (3, 4))
+            half = middle[f"model.layers.4.{name}"]
+            assert torch.equal(new[f"model.layers.5.{name}"], half)
+            for number, neighbor in ((4, left), (6, right)):
+                expected = ((half.double() + neighbor) / 2).float()
+                torch.testing.assert_close(new[f"model.layers.{number}.{name}"], expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2", "mixtral"])
+def test_noise_is_as_large_as_the_neighbours_and_differs_by_layer_and_seed(
+    family: str, save_tiny: Callable[..., Path], tmp_path: Path
+) -> None:
+    base = save_tiny(CONFIGS[family])
+    made = []
+    for folder, seed in (("a", 0), ("b", 0), ("c", 1)):
+        expand(base, tmp_path / folder, "noise", Placement((2, 2)), seed=seed)
+        made.append(load_file(tmp_path / folder / SINGLE))
+    assert (tmp_path / "a" / SINGLE).read_bytes() == (tmp_path / "b" / SINGLE).read_bytes()
+    old, layers = load_file(base / SINGLE), Layers(Checkpoint(base))
+    projections = {name for kind, name in layers.kinds.items() if kind != "router"}
+    for name in layers.names(0):
+        left, right = (old[layers.full_name(number, name)] for number in (2, 3))
+        noise = [tensors[layers.full_name(number, name)] for tensors in made[1:] for number in (3, 4)]
+        if name not in projections:
+            assert all(torch.equal(tensor, left) for tensor in noise)
+            continue
+        for tensor in noise:
+            torch.testing.assert_close(tensor.norm(), (left.norm() + right.norm()) / 2)
+            # Independent numbers: no tensor resembles another, or a neighbour.
+            others = [other for other in (*noise, left, right) if other is not tensor]
+            cosines = [torch.cosine_similarity(tensor.flatten(), other.flatten(), dim=0) for other in others]
+            assert max(map(abs, cosines)) < 0.25
+
+
+def test_zero_noise_is_noise_inside(save_tiny: Callable[..., Path], tmp_path: Path) -> None:
+    base = save_tiny()
+    for method in ("noise", "zero_noise"):
+        expand(base, tmp_path / method, method, Placement((2,)), seed=3)
+    noise, zeroed = (load_file(tmp_path / method / SINGLE) for method in ("noise", "zero_noise"))
+    for name, tensor in zeroed.items():
+        is_output = name in ("model.layers.3.self_attn.o_proj.weight", "model.layers.3.mlp.down_proj.weight")
+        assert torch.equal(tensor, torch.zeros_like(tensor) if is_output else noise[name])
+
+
+def test_opt_deus_is_the_mean_with_the_right_neighbour_in_the_left_one_s_order(
+    save_tiny: Callable[..., Path], tmp_path: Path
+) -> None:
+    base = save_tiny(tiny_llama(num_key_value_heads=4))
+    old = load_file(base / SINGLE)
+    # layer 3 becomes layer 2 with its neurons and heads reversed, so that what is matched is equal
+    neurons, heads = torch.arange(48).flip(0), torch.arange(32).view(4, 8).flip(0).flatten()
+    for name, tensor in list(old.items()):
+        if name.startswith("model.layers.2."):
+            if "gate_proj" in name or "up_proj" in name:
+                tensor = tensor[neurons]
+            elif "down_proj" in name:
+                tensor = tensor[:, neurons]
+            elif "o_proj" in name:
+                tensor = tensor[:, heads]
+            elif "_proj" in name:
+                tensor = tensor[heads]
+            old[name.replace(".2.", ".3.")] = tensor.clone()
+    save_file(old, base / SINGLE, metadata={"format": "pt"})
+    expand(base, tmp_path / "out", "opt_deus", Placement((2,)))
+    new = load_file(tmp_path / "out" / SINGLE)
+    for name in (n.removeprefix("model.layers.0.") for n in old if n.startswith("model.layers.0.")):
+        expected = old[f"model.layers.2.{name}"]
+        if "o_proj" in name or "down_proj" in name:
+            expected = torch.zeros_like(expected)
+        assert torch.equal(new[f"model.layers.3.{name}"], expected), name
 
 
 @pytest.mark.parametrize("norms", ["first", "left", "mean"])

@@ -220,6 +220,11 @@ def test_auto_goes_on_with_the_winner_of_a_race(project: Path) -> None:
         ("expansion", {"last": 8}, r"expansion\.first\.\.expansion\.last is 2\.\.8, outside the base's 8 layers"),
         ("expansion", {"method": "lessa"}, r"expansion\.method: no such method; there are .*lesa"),
         ("expansion", {"candidates": ["lesa"]}, r"expansion\.candidates: .*at least 2"),
+        (
+            "expansion",
+            {"placement": [3, 7]},
+            r"expansion\.placement lists 7 as a left neighbour, .* right would be 0 to 6",
+        ),
         ("evaluate", {"tasks": ["wiki_clozze"]}, r"evaluate\.tasks.*wiki_clozze.*wiki_cloze"),
         ("pretrain", {"stepps": 3}, r"unknown key pretrain\.stepps; did you mean steps\?"),
         ("base", {"model": "no/such/folder"}, r"base\.model.*no/such/folder"),

@@ -48,6 +48,14 @@ def test_defaults_fill_what_is_not_written(tmp_path: Path) -> None:
         ({"expansion__method": "magic"}, r"expansion\.method: no such method; there are duplicate, interpolate, lesa"),
         ({"expansion__max_shard_size": "5GBB"}, r"expansion\.max_shard_size: '5GBB' is no shard size"),
         ({"expansion__first": 9, "expansion__last": 9}, r"expansion\.first \(9\) must be below expansion\.last \(9\)"),
+        ({"expansion__placement": "up"}, r"expansion\.placement is 'up'; right would be range, top, middle, bottom"),
+        ({"expansion__placement": 3}, r"expansion\.placement: no placement; right would be .* list.* \(found 3\)"),
+        ({"expansion__placement": [1, "top"]}, r"expansion\.placement: no placement; right would be range"),
+        (
+            {"expansion__placement": [1, 2], "expansion__new_layers": 3},
+            r"expansion\.new_layers is 3, and expansion\.placement lists 2 new layers; right would be null, or",
+        ),
+        ({"expansion__new_layers": 0}, r"expansion\.new_layers.*greater than or equal to 1 \(found 0\)"),
         ({"expansion__norms": "last"}, r"expansion\.norms: input should be 'first', 'left' or 'mean' \(found 'last'\)"),
         ({"predictor__norm_weight": 2}, r"predictor\.norm_weight.*less than or equal to 1 \(found 2\)"),
         ({"pretrain__learning_rate": 0}, r"pretrain\.learning_rate.*greater than 0 \(found 0\)"),
@@ -73,6 +81,11 @@ def test_a_mistake_is_named(tmp_path: Path, changes: dict[str, object], message:
 
 def test_norm_weight_zero_is_allowed(tmp_path: Path) -> None:
     assert load(write(tmp_path, predictor__norm_weight=0)).predictor.norm_weight == 0
+
+
+def test_first_and_last_matter_for_a_range_only(tmp_path: Path) -> None:
+    settings = load(write(tmp_path, expansion__placement=[4, 4, 6], expansion__first=9, expansion__last=2))
+    assert settings.expansion.places.counts(8) == [0, 0, 0, 0, 2, 0, 1]
 
 
 def test_one_task_needs_no_list(tmp_path: Path) -> None:
