@@ -176,7 +176,7 @@ def pretrain(
         **_results(curves, settings.target_perplexity),
         "trained_parameters": sum(p.numel() for p in trainer.model.parameters() if p.requires_grad),
         "order_sha256": order_hash(log),
-        "heldout_sha256": tokens_hash(block["input_ids"] for block in measured),
+        "heldout_sha256": tokens_hash(measured[index]["input_ids"] for index in range(len(measured))),
         "seconds": meter.seconds,
         "peak_memory_bytes": meter.peak_memory_bytes,
     }
