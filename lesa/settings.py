@@ -181,6 +181,16 @@ class Contestant(Section):
         """What to set, by dotted key; the method is always among it."""
         return {"expansion.method": self.name, **self.set}
 
+    @property
+    def method(self) -> str:
+        """The expansion method it uses."""
+        return str(self.changes["expansion.method"])
+
+    @property
+    def own(self) -> dict[str, Any]:
+        """What it sets besides the method."""
+        return {key: value for key, value in self.set.items() if key != "expansion.method"}
+
 
 def _check_settable(key: str) -> None:
     """Raise ValueError where a dotted key names no value, or one that all methods of a comparison share."""

@@ -72,6 +72,11 @@ class Initializer:
         """Whether the method needs a spectrum and trained predictors."""
         return getattr(self.module, "LEARNED", False)
 
+    @property
+    def arranges(self) -> bool:
+        """Whether the method has its own places for new layers."""
+        return hasattr(self.module, "arrange")
+
     def arrange(self, n_layers: int, first: int, last: int) -> Plan:
         """The layers of the deeper model: one new between every two neighbours, unless the method says otherwise."""
         plan: Plan = getattr(self.module, "arrange", between)(n_layers, first, last)
