@@ -12,6 +12,7 @@ from transformers.integrations import DVCLiveCallback
 
 from lesa.errors import LesaError
 from lesa.settings import Pretrain
+from lesa.training import BLOCKS
 
 
 class StopAtNan(TrainerCallback):
@@ -88,4 +89,6 @@ class LiveCurves(DVCLiveCallback):
     def _log(self, args: Any, state: Any, control: Any, logs: dict[str, Any], step: int) -> None:
         if state.is_world_process_zero and self.live is not None:
             self.live.step = step
-            super().on_log(args, state, control, logs={key: value for key, value in logs.items() if key != "step"})
+            super().on_log(
+                args, state, control, logs={key: value for key, value in logs.items() if key not in ("step", BLOCKS)}
+            )

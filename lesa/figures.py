@@ -237,6 +237,38 @@ def pretraining(train: pd.DataFrame, heldout: pd.DataFrame, target: float | None
 
 
 @_styled
+def race(spread: pd.DataFrame, level: float, reference: str) -> Figure:
+    """Perplexity against tokens, a line a method; right, the second half of the budget by itself.
+
+    Args:
+        spread: columns ``method``, ``tokens``, ``mean``, ``sd`` (NaN of one seed), drawn as a band.
+        level: the perplexity to reach, drawn as a line.
+        reference: the method whose last perplexity this is.
+    """
+    methods = list(spread["method"].unique())
+    rows = -(-(len(methods) + 1) // 3)
+    figure = Figure(figsize=(WIDTH, 3.4 + 0.2 * rows), layout="constrained")
+    whole, late = figure.subplots(1, 2)
+    later = spread[spread["tokens"] >= spread["tokens"].max() / 2]
+    for axes, table in ((whole, spread), (late, later)):
+        for number, method in enumerate(methods):
+            lines = table[table["method"] == method]
+            style = _line(number)
+            axes.plot(lines["tokens"], lines["mean"], marker="o", markersize=4, label=method, **style)
+            low, high = lines["mean"] - lines["sd"], lines["mean"] + lines["sd"]
+            axes.fill_between(lines["tokens"], low, high, color=style["color"], alpha=0.2, linewidth=0)
+        axes.axhline(level, color="#777777", linestyle=":", label=f"{reference} at the end, {level:,.4g}")
+        axes.set(xlabel="tokens trained on", ylabel="perplexity, lower is better")
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+        axes.xaxis.set_major_locator(MaxNLocator(5))
+        _log_where_wide(axes, table["mean"])
+    whole.set_title("Held-out perplexity")
+    late.set_title("The second half of the budget")
+    figure.legend(*whole.get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    return figure
+
+
+@_styled
 def perplexities(values: Mapping[str, float]) -> Figure:
     """Held-out perplexity of each model, a point a model."""
     figure, axes = _single(0.95 + 0.3 * len(values))

@@ -5,6 +5,7 @@ dvclive curves, checkpoints that are checked before they are resumed, and an out
 it started from, with nothing but the trained tensors replaced.
 """
 
+import hashlib
 import math
 import shutil
 from bisect import bisect_right
@@ -36,7 +37,15 @@ from lesa.packing import Documents, check_apart, end_of_text, run_on
 from lesa.resume import MarkCheckpoints, fingerprint, last_good
 from lesa.settings import Pretrain
 from lesa.space import need_space
-from lesa.training import HeldoutTrainer, checkpoint_activations, sharded, training_arguments, use_bf16
+from lesa.training import (
+    BLOCKS,
+    HeldoutTrainer,
+    checkpoint_activations,
+    sharded,
+    tokens_hash,
+    training_arguments,
+    use_bf16,
+)
 
 IGNORED = {"target_perplexity"}
 """Settings that change what is reported, not what is trained."""
@@ -100,7 +109,8 @@ def pretrain(
         ``tokens``, ``tokens_per_second`` (the first step and evaluation not counted; None if there was no second),
         ``train_loss`` (of the last step, nats a token), ``initial_heldout_perplexity``, ``heldout_perplexity``,
         ``tokens_to_target`` (at the first measurement at or below ``settings.target_perplexity``, else None),
-        ``trained_parameters``, ``seconds``, ``peak_memory_bytes``.
+        ``trained_parameters``, ``order_sha256`` (of the training blocks in the order they came; with several processes,
+        those of the first), ``heldout_sha256`` (of the measured held-out blocks), ``seconds``, ``peak_memory_bytes``.
 
     Raises:
         LesaError: no layer is new, bf16 or a compiler was asked for and is not there, documents are to be kept apart
@@ -139,13 +149,14 @@ def pretrain(
     if settings.optimizer == "muon":
         layers = Layers(source).family.layers + "."
         optimizer = MuonWithAdamW(model.named_parameters(), layers, settings.learning_rate, settings.weight_decay)
+    measured = Subset(heldout, range(min(settings.eval_blocks, len(heldout))))
     clock = Clock()
     trainer = HeldoutTrainer(
         model=model,
         args=arguments,
         data_collator=run_on if end is None else Documents(end),
         train_dataset=train,
-        eval_dataset=Subset(heldout, range(min(settings.eval_blocks, len(heldout)))),
+        eval_dataset=measured,
         optimizers=(optimizer, None),
         callbacks=[StopAtNan(settings), clock, MarkCheckpoints(), LiveCurves(report / "live")],
     )
@@ -154,7 +165,8 @@ def pretrain(
         trainer.train(resume_from_checkpoint=str(start) if start else None)
 
     step_tokens = batch * train.sequence_length
-    curves = history(read_json(last / TRAINER_STATE_NAME)["log_history"], step_tokens)
+    log = read_json(last / TRAINER_STATE_NAME)["log_history"]
+    curves = history(log, step_tokens)
     trainer.accelerator.wait_for_everyone()
     if trainer.is_world_process_zero():
         final = Checkpoint(last)
@@ -169,6 +181,8 @@ def pretrain(
         "tokens_per_second": clock.steps * step_tokens / clock.seconds if clock.steps > 0 else None,
         **_results(curves, settings.target_perplexity),
         "trained_parameters": sum(p.numel() for p in trainer.model.parameters() if p.requires_grad),
+        "order_sha256": order_hash(log),
+        "heldout_sha256": tokens_hash(measured[index]["input_ids"] for index in range(len(measured))),
         "seconds": meter.seconds,
         "peak_memory_bytes": meter.peak_memory_bytes,
     }
@@ -237,6 +251,11 @@ def history(log: Sequence[dict[str, Any]], step_tokens: int) -> dict[str, pd.Dat
         if "eval_loss" in row
     ]
     return {"train": pd.DataFrame(train), "heldout": pd.DataFrame(heldout)}
+
+
+def order_hash(log: Sequence[dict[str, Any]]) -> str:
+    """SHA-256 over the steps of a Trainer's log, each by the blocks that it trained on."""
+    return hashlib.sha256("".join(row[BLOCKS] for row in log if BLOCKS in row).encode()).hexdigest()
 
 
 def tokens_to_target(heldout: pd.DataFrame, target: float | None) -> int | None:

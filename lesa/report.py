@@ -66,7 +66,9 @@ def write_report(
         "title": f"{name}, {layers} with {method}",
         "verdict": verdict(results, settings, method != AUTO and initializers.get(method).learned),
         "sections": sections,
-        "settings": yaml.safe_dump(_portable(settings.model_dump()), sort_keys=False, allow_unicode=True, width=1000),
+        "settings": yaml.safe_dump(
+            _portable(settings.model_dump(exclude={"compare"})), sort_keys=False, allow_unicode=True, width=1000
+        ),
         "versions": {"python": platform.python_version(), **{package: version(package) for package in PACKAGES}},
         "revision": revision,
         "seed": settings.seed,

@@ -1,7 +1,9 @@
 """params.yaml as typed, validated settings."""
 
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import yaml
 from pydantic import (
@@ -188,6 +190,80 @@ class Evaluate(Section):
     batch_size: Count = 16
 
 
+def _as_contestant(value: object) -> object:
+    return {"name": value} if isinstance(value, str) else value
+
+
+class Contestant(Section):
+    """One method in a comparison: a method's name, or a name of one's own with settings of its own."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9](\.?[A-Za-z0-9_-])*$")]
+    """A part of a git ref: letters, digits, ``_``, ``-`` and single dots."""
+    set: dict[str, Any] = {}
+    """What differs from the rest of params.yaml, by dotted key."""
+
+    @model_validator(mode="after")
+    def _complete(self) -> "Contestant":
+        from lesa.initializers import names
+
+        if "expansion.method" not in self.set and self.name not in names():
+            raise ValueError(
+                f"{self.name} is no method (there are {', '.join(names())}); for a variant of one say which in "
+                "set: {expansion.method: ...}"
+            )
+        for key in self.set:
+            _check_settable(key)
+        return self
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """What to set, by dotted key; the method is always among it."""
+        return {"expansion.method": self.name, **self.set}
+
+    @property
+    def method(self) -> str:
+        """The expansion method it uses."""
+        return str(self.changes["expansion.method"])
+
+    @property
+    def own(self) -> dict[str, Any]:
+        """What it sets besides the method."""
+        return {key: value for key, value in self.set.items() if key != "expansion.method"}
+
+
+def _check_settable(key: str) -> None:
+    """Raise ValueError where a dotted key names no value, or one that all methods of a comparison share."""
+    if key == "seed" or key.startswith("compare."):
+        raise ValueError(f"{key} cannot be set for one method; compare.seeds gives the seeds of all")
+    title, _, name = key.partition(".")
+    section = _section(Settings, title) if title in Settings.model_fields else None
+    if section is None or not name:
+        raise ValueError(f"unknown key {key}; a key here is written like pretrain.learning_rate")
+    if name not in section.model_fields:
+        raise ValueError(f"unknown key {key}; {_near((title, name))}")
+
+
+class Compare(Section):
+    """A race of methods over seeds (``make compare``)."""
+
+    methods: list[Annotated[Contestant, BeforeValidator(_as_contestant)]] = Field(
+        default=[Contestant(name=name) for name in ("llama_pro", "interpolate", "lesa")], min_length=1
+    )
+    seeds: list[Index] = Field(default=[0, 1, 2], min_length=1)
+    reference: Text = "llama_pro"
+
+    @model_validator(mode="after")
+    def _distinct(self) -> "Compare":
+        names = [contestant.name for contestant in self.methods]
+        for key, values in (("methods", names), ("seeds", self.seeds)):
+            twice = [value for value, count in Counter(values).items() if count > 1]
+            if twice:
+                raise ValueError(f"compare.{key} has {twice[0]} twice")
+        if self.reference not in names:
+            raise ValueError(f"compare.reference is {self.reference}, which is none of compare.methods: {names}")
+        return self
+
+
 class Settings(Section):
     """All of params.yaml."""
 
@@ -199,6 +275,7 @@ class Settings(Section):
     expansion: Expansion = Expansion()
     pretrain: Pretrain = Pretrain()
     evaluate: Evaluate = Evaluate()
+    compare: Compare = Field(default_factory=Compare)
 
 
 def load(path: str | Path = "params.yaml") -> Settings:
@@ -210,13 +287,34 @@ def load(path: str | Path = "params.yaml") -> Settings:
     """
     path = Path(path)
     try:
-        content = yaml.safe_load(path.read_text())
+        return parse(path.read_text(), path)
     except FileNotFoundError:
         raise LesaError(f"{path} does not exist; run from the folder that holds it") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        raise LesaError(f"{path} is not a valid YAML file: {error}") from None
+
+
+def parse(text: str, name: str | Path, changes: Mapping[str, Any] | None = None) -> Settings:
+    """The settings in a YAML text, after changing some.
+
+    Args:
+        text: what a params.yaml holds.
+        name: what messages call it.
+        changes: new values by dotted key.
+
+    Raises:
+        LesaError: as ``load``.
+    """
+    path = Path(name)
+    try:
+        content = yaml.safe_load(text)
+    except yaml.YAMLError as error:
         raise LesaError(f"{path} is not a valid YAML file: {' '.join(str(error).split())}") from None
     if not isinstance(content, dict):
         raise LesaError(f"{path} must hold keys with values, and holds {type(content).__name__}")
+    for key, value in (changes or {}).items():
+        section, _, field = key.rpartition(".")
+        (content.setdefault(section, {}) if section else content)[field] = value
     try:
         return Settings.model_validate(content)
     except ValidationError as error:
@@ -239,9 +337,18 @@ def _explain(path: Path, problem: ErrorDetails) -> str:
 def _near(location: tuple[str | int, ...]) -> str:
     from difflib import get_close_matches
 
-    section: type[BaseModel] = Settings
+    section: type[Section] = Settings
     for part in location[:-1]:
-        section = section.model_fields[str(part)].annotation  # type: ignore[assignment]
+        if isinstance(part, str):  # a number is a place in a list
+            section = _section(section, part) or section
     known = list(section.model_fields)
     close = get_close_matches(str(location[-1]), known, n=1)
     return f"did you mean {close[0]}?" if close else f"the keys here are {', '.join(known)}"
+
+
+def _section(section: type[Section], name: str) -> type[Section] | None:
+    """The section under a key, or in the list under it; None where there is a plain value."""
+    kind: Any = section.model_fields[name].annotation
+    while inside := get_args(kind):
+        kind = inside[0]
+    return kind if isinstance(kind, type) and issubclass(kind, Section) else None

@@ -1,7 +1,9 @@
 """transformers' Trainer as this project uses it: how settings become its arguments, and how it measures."""
 
+import hashlib
 import os
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,8 @@ from lesa.optimizers import BETAS
 from lesa.packing import predicted
 from lesa.settings import Pretrain
 
+BLOCKS = "blocks_sha256"
+"""In a Trainer's log: the SHA-256 of the tokens that a step trained on, in the order they came."""
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "adamw": {"optim": "adamw_torch"},
     "adamw_fused": {"optim": "adamw_torch_fused"},
@@ -29,12 +33,16 @@ class HeldoutTrainer(Trainer):
 
     The Trainer's own is a mean over blocks, whatever a block has to predict, and with several processes leaves out
     the last blocks that do not divide among them.
+
+    The log says of each step which blocks it trained on (``BLOCKS``; with several processes, those of the first). It is
+    saved with the checkpoints, so a resumed run still knows of the steps before.
     """
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
         counts = [predicted(self.data_collator([block])) for block in self.eval_dataset]
         self._tokens_per_block = sum(counts) / len(counts)
+        self._trained_on: list[torch.Tensor] = []
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
         """As in the Trainer, but with every block: the argument ``dataloader_drop_last`` is meant for training."""
@@ -51,7 +59,24 @@ class HeldoutTrainer(Trainer):
         if not model.training:
             # The Trainer multiplies by the number of processes, for counts that were summed over them.
             num_items_in_batch = self._tokens_per_block * self.accelerator.num_processes
+        else:
+            self._trained_on.append(inputs["input_ids"])
         return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """As in the Trainer, which calls it after every step; the blocks go into the saved log alone."""
+        super().log(logs, start_time)
+        if self._trained_on:
+            self.state.log_history[-1][BLOCKS] = tokens_hash(self._trained_on)
+            self._trained_on = []
+
+
+def tokens_hash(blocks: Iterable[torch.Tensor]) -> str:
+    """SHA-256 of token ids, in order, however they are cut into tensors."""
+    digest = hashlib.sha256()
+    for block in blocks:
+        digest.update(block.to("cpu", torch.int64).numpy().tobytes())
+    return digest.hexdigest()
 
 
 def training_arguments(

@@ -1,3 +1,4 @@
+import hashlib
 import math
 import subprocess
 import sys
@@ -130,7 +131,7 @@ def test_train_all_moves_everything(folder: Path) -> None:
 
 @pytest.mark.parametrize(("damaged", "optimizer"), [(False, "adamw"), (True, "adamw"), (False, "muon")])
 def test_killed_and_run_again_it_ends_like_an_unbroken_run(folder: Path, damaged: bool, optimizer: str) -> None:
-    train(folder, "out-unbroken", optimizer=optimizer)
+    unbroken = train(folder, "out-unbroken", optimizer=optimizer)
     recipe = repr({**RECIPE, "optimizer": optimizer})
     killed = subprocess.run([sys.executable, "-c", KILLED, str(folder), "5", recipe], capture_output=True)
     assert killed.returncode == -9, killed.stderr.decode()
@@ -144,7 +145,7 @@ def test_killed_and_run_again_it_ends_like_an_unbroken_run(folder: Path, damaged
         content = bytearray(weights.read_bytes())
         content[-1] ^= 1
         weights.write_bytes(content)
-    train(folder, optimizer=optimizer)
+    assert train(folder, optimizer=optimizer)["order_sha256"] == unbroken["order_sha256"]
     assert curves(folder / "report") == curves(folder / "report-unbroken")
     assert (folder / "out" / SINGLE).read_bytes() == (folder / "out-unbroken" / SINGLE).read_bytes()
     live, whole = (
@@ -310,6 +311,37 @@ def test_every_step_of_every_epoch_is_a_whole_one(folder: Path, monkeypatch: pyt
     metrics = train(folder, gradient_accumulation=1, steps=7)
     assert seen == [2 * 16] * 7
     assert metrics["tokens"] == sum(seen)
+
+
+def test_the_order_of_the_blocks_is_hashed_as_they_are_trained_on(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches: list[bytes] = []
+    step = HeldoutTrainer.training_step
+
+    def spy(trainer: Any, model: Any, inputs: dict[str, torch.Tensor], *rest: Any) -> Any:
+        batches.append(inputs["input_ids"].numpy().astype("<i8").tobytes())
+        return step(trainer, model, inputs, *rest)
+
+    monkeypatch.setattr(HeldoutTrainer, "training_step", spy)
+    metrics = train(folder, steps=3)
+    steps = [hashlib.sha256(batches[i] + batches[i + 1]).hexdigest() for i in (0, 2, 4)]
+    assert len(batches) == 6
+    assert metrics["order_sha256"] == hashlib.sha256("".join(steps).encode()).hexdigest()
+    heldout = np.load(folder / "corpus/heldout/00000.npy")[:3].astype("<i8")
+    assert metrics["heldout_sha256"] == hashlib.sha256(heldout.tobytes()).hexdigest()
+
+
+def test_the_order_is_that_of_the_seed_whatever_the_recipe_and_the_model(folder: Path) -> None:
+    first = train(folder, steps=3)
+    expand(folder / "base", folder / "expanded", "llama_pro", 1, 5)
+    other = train(folder, steps=3, learning_rate=0.002, batch_size=1, gradient_accumulation=4)
+    assert other["order_sha256"] == first["order_sha256"]
+    recipe = Pretrain(**{**RECIPE, "steps": 3})
+    arguments = (folder / "expanded", folder / "corpus", folder / "out", folder / "report", recipe)
+    another = pretrain(*arguments, 1, "cpu", folder / "checkpoints")
+    assert another["order_sha256"] != first["order_sha256"]
+    assert another["heldout_sha256"] == first["heldout_sha256"]
 
 
 def test_tokens_of_another_vocabulary_are_refused(folder: Path) -> None:

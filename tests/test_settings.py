@@ -4,7 +4,7 @@ import pytest
 import yaml
 
 from lesa.errors import LesaError
-from lesa.settings import load
+from lesa.settings import load, parse
 
 MINIMAL = {"base": {"model": "org/name"}, "corpus": {"source": "text.jsonl"}}
 REPOSITORY = Path(__file__).parent.parent
@@ -72,11 +72,39 @@ def test_defaults_fill_what_is_not_written(tmp_path: Path) -> None:
         ({"base": {}}, r"base\.model is missing"),
         ({"base__sha256": "abc"}, r"base\.sha256"),
         ({"evaluate__tasks": [1]}, r"evaluate\.tasks\.0.*string"),
+        ({"compare__methods": ["magic"]}, r"compare\.methods\.0: magic is no method \(there are duplicate, "),
+        ({"compare__methods": ["a b"]}, r"compare\.methods\.0\.name: .*\(found 'a b'\)"),
+        ({"compare__methods": ["lesa", "lesa"]}, r"compare\.methods has lesa twice"),
+        ({"compare__methods": [{"name": "lesa", "sett": {}}]}, r"compare\.methods\.0\.sett; did you mean set\?"),
+        (
+            {"compare__methods": [{"name": "lesa", "set": {"pretrain.stepps": 1}}]},
+            r"unknown key pretrain\.stepps; did you mean steps\?",
+        ),
+        ({"compare__methods": [{"name": "lesa", "set": {"pretrain": 1}}]}, r"unknown key pretrain; a key here"),
+        ({"compare__methods": [{"name": "lesa", "set": {"seed": 1}}]}, r"compare\.seeds gives the seeds of all"),
+        ({"compare__reference": "solar"}, r"compare\.reference is solar, which is none of compare\.methods"),
+        ({"compare__seeds": [1, 1]}, r"compare\.seeds has 1 twice"),
+        ({"compare__seeds": [-1]}, r"compare\.seeds\.0"),
     ],
 )
 def test_a_mistake_is_named(tmp_path: Path, changes: dict[str, object], message: str) -> None:
     with pytest.raises(LesaError, match=message):
         load(write(tmp_path, **changes))
+
+
+def test_a_contestant_is_a_method_or_says_what_differs(tmp_path: Path) -> None:
+    variant = {"name": "slow.0-1", "set": {"expansion.method": "llama_pro", "pretrain.learning_rate": 0.1}}
+    path = write(tmp_path, compare__methods=["llama_pro", variant])
+    plain, slow = load(path).compare.methods
+    assert (plain.name, plain.changes) == ("llama_pro", {"expansion.method": "llama_pro"})
+    changed = parse(path.read_text(), path, {**slow.changes, "seed": 7})
+    assert (changed.expansion.method, changed.pretrain.learning_rate, changed.seed) == ("llama_pro", 0.1, 7)
+
+
+def test_a_change_is_checked_like_what_is_written(tmp_path: Path) -> None:
+    path = write(tmp_path)
+    with pytest.raises(LesaError, match=r"lesa-seed0: pretrain\.steps.*greater than or equal to 1 \(found 0\)"):
+        parse(path.read_text(), "lesa-seed0", {"pretrain.steps": 0})
 
 
 def test_norm_weight_zero_is_allowed(tmp_path: Path) -> None:

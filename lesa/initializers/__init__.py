@@ -87,13 +87,18 @@ class Initializer:
         """Whether the method needs a spectrum and trained predictors."""
         return getattr(self.module, "LEARNED", False)
 
+    @property
+    def arranges(self) -> bool:
+        """Whether the method has its own places for new layers."""
+        return hasattr(self.module, "arrange")
+
     def arrange(self, n_layers: int, placement: Placement) -> Plan:
         """The layers of the deeper model: new ones where the placement says, unless the method says otherwise.
 
         Raises:
             LesaError: the placement does not fit the model or the method.
         """
-        if not hasattr(self.module, "arrange"):
+        if not self.arranges:
             return between(placement.counts(n_layers))
         plan: Plan = self.module.arrange(n_layers, placement)
         return plan
