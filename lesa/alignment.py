@@ -50,7 +50,8 @@ def align(layers: Layers, left: dict[str, Tensor], right: dict[str, Tensor], dev
         layers: of the model that both belong to.
         left: the tensors of a layer, by their names inside the layer.
         right: those of another, of the same names and shapes.
-        device: where to compare them; it takes float32 copies of an MLP, and a square of its neurons.
+        device: where to compare them; it takes float32 copies of an MLP, and a square of its neurons. The assignment
+            itself is the CPU's: about 0.2 seconds for 1,536 neurons and 15 for 8,192.
     """
     aligned = dict(right)
     for block in _blocks(layers, right):
