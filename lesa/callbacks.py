@@ -10,7 +10,7 @@ from scmrepo.exceptions import SCMError
 from transformers import TrainerCallback
 from transformers.integrations import DVCLiveCallback
 
-from lesa.errors import LesaError
+from lesa.errors import DivergedError, LesaError
 from lesa.settings import Pretrain
 from lesa.training import BLOCKS
 
@@ -26,7 +26,7 @@ class StopAtNan(TrainerCallback):
         for name in ("loss", "grad_norm", "eval_loss"):
             value = (logs or {}).get(name, 0.0)
             if not math.isfinite(value):
-                raise LesaError(
+                raise DivergedError(
                     f"the {name} is {value} at step {state.global_step}; pretrain.learning_rate is "
                     f"{self._settings.learning_rate}, a smaller one would be right (checkpoints before it are kept)"
                 )

@@ -100,11 +100,7 @@ class Checkpoint:
     def _locate(self) -> dict[str, Path]:
         index = self.folder / INDEX
         if index.exists():
-            weight_map: dict[str, str] = _read_json(index).get("weight_map", {})
-            for shard in sorted(set(weight_map.values())):
-                if Path(shard).name != shard:
-                    raise LesaError(f"{index} points outside its folder: {shard!r}; shards must lie beside the index")
-            return {name: self.folder / shard for name, shard in weight_map.items()}
+            return {name: self.folder / shard for name, shard in read_index(index).items()}
         single = self.folder / SINGLE
         if not single.exists():
             found = sorted(path.name for path in self.folder.iterdir())[:8]
@@ -139,6 +135,21 @@ def read_config(folder: str | Path) -> dict[str, Any]:
     if not path.exists():
         raise LesaError(f"{folder} is no model folder: it has no config.json")
     return _read_json(path)
+
+
+def read_index(index: Path) -> dict[str, str]:
+    """Which shard holds each tensor.
+
+    Raises:
+        LesaError: the file is no index, or points outside its folder.
+    """
+    weight_map = _read_json(index).get("weight_map")
+    if not isinstance(weight_map, dict) or not all(isinstance(shard, str) for shard in weight_map.values()):
+        raise LesaError(f"{index} must hold a weight_map from the names of tensors to those of files")
+    for shard in sorted(set(weight_map.values())):
+        if Path(shard).name != shard:
+            raise LesaError(f"{index} points outside its folder: {shard!r}; shards must lie beside the index")
+    return weight_map
 
 
 def write_checkpoint(folder: str | Path, tensors: Iterable[TensorSpec], max_shard_size: str | int = "5GB") -> None:

@@ -7,6 +7,7 @@ steps, until one is left (Jamieson and Talwalkar, arXiv 1502.07943).
 import math
 import shutil
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from lesa.errors import LesaError
+from lesa.errors import DivergedError, LesaError
 from lesa.pretraining import Blocks, pretrain
 from lesa.settings import Pretrain
 
@@ -57,7 +58,8 @@ def choose(
 
     All train on the same blocks in the same order. They are measured on the last ``settings.eval_blocks`` blocks of the
     training text, which no candidate trains on; the held-out text is not touched, so what is measured on it later is
-    not what the choice was made by.
+    not what the choice was made by. A candidate whose loss is no longer a number drops out. Each trains on one process,
+    whatever ``settings.launch`` says.
 
     Args:
         candidates: names of methods, at least two.
@@ -85,12 +87,17 @@ def choose(
         for number, (_, budget) in enumerate(rounds, start=1):
             for method in remaining:
                 progress.set_description(f"race, round {number} of {len(rounds)}, {method}")
-                runs.append(_train(method, number, expand, work, settings, budget, seed, device))
+                with suppress(DivergedError):
+                    runs.append(_train(method, number, expand, work, settings, budget, seed, device))
                 progress.update(budget)
             ranked = ranking(runs, number)
+            if not ranked:
+                raise DivergedError(
+                    "no method of expansion.candidates trains; a smaller pretrain.learning_rate would be right"
+                )
             remaining = [run.method for run in ranked[: math.ceil(len(ranked) / 2)]]
-            for run in ranked[len(remaining) :]:
-                shutil.rmtree(work / run.method)
+            for method in set(candidates) - set(remaining):
+                shutil.rmtree(work / method, ignore_errors=True)
     shutil.rmtree(work)
     return runs
 

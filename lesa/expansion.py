@@ -13,6 +13,7 @@ from torch import Tensor
 from lesa import initializers
 from lesa.checkpoint import Checkpoint, TensorSpec, copy_other_files, write_checkpoint
 from lesa.devices import pick
+from lesa.errors import LesaError
 from lesa.files import whole_folder, write_json
 from lesa.initializers import Learned, NewLayer
 from lesa.layers import Layers
@@ -60,10 +61,12 @@ def expand(
 
     Raises:
         LesaError: the model is no decoder of a known family, the placement does not fit it or the method, there is no
-            such method, neighbours are of different shapes, or the disk has no room for the result.
+            such method, neighbours are of different shapes, the disk has no room for the result, or ``out`` is the
+            base or holds something other than a deeper model.
         ValueError: the method needs ``learned``, and it was not given.
     """
     meter = Meter()
+    _check_free(Path(out), Path(base))
     initializer = initializers.get(method)
     if initializer.learned and learned is None:
         raise ValueError(f"{method} needs a spectrum and predictors")
@@ -112,6 +115,14 @@ def expand(
         "seconds": meter.seconds,
         "peak_memory_bytes": meter.peak_memory_bytes,
     }
+
+
+def _check_free(out: Path, base: Path) -> None:
+    """See that nothing but an earlier result is in the way, since it would be replaced."""
+    if out.resolve() == base.resolve():
+        raise LesaError(f"the deeper model was to be written into {out}, which is the base; name another folder")
+    if out.exists() and (not out.is_dir() or any(out.iterdir())) and not (out / DESCRIPTION).exists():
+        raise LesaError(f"{out} is there already, and holds no deeper model; name another folder, or remove it")
 
 
 def _layer_specs(layers: Layers, plan: Plan, make: Callable[[int], dict[str, Tensor]]) -> Iterator[TensorSpec]:

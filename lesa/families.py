@@ -64,6 +64,8 @@ class Family:
     """Config keys of lists with one entry a layer, where the config or transformers' class has them."""
     leading_counts: tuple[str, ...] = ("max_window_layers",)
     """Config keys that count the leading layers of some sort."""
+    numbered_keys: tuple[str, ...] = ("scale_attn_by_inverse_layer_idx",)
+    """Config keys that make a layer compute by its number, so that it cannot be moved."""
     dense_keys: tuple[str, str] | None = None
     """Config keys of the numbers of the layers without experts, and of the step between layers with experts."""
 
@@ -191,7 +193,7 @@ def family_of(config: Mapping[str, Any]) -> Family:
     """The family of a checkpoint, by ``model_type`` of its config.
 
     Raises:
-        LesaError: the family is not in the table.
+        LesaError: the family is not in the table, or its layers cannot be moved.
     """
     model_type = config.get("model_type")
     if model_type not in FAMILIES:
@@ -200,7 +202,14 @@ def family_of(config: Mapping[str, Any]) -> Family:
             "adding one is an entry in lesa/families.py: the path of its layers, of each projection, and which of "
             "them write to the residual stream"
         )
-    return FAMILIES[model_type]
+    family = FAMILIES[model_type]
+    for key in family.numbered_keys:
+        if config.get(key):
+            raise LesaError(
+                f"{key} in config.json is {config[key]!r}: what a layer computes depends on its number, so it cannot "
+                "be moved; such a model cannot be made deeper"
+            )
+    return family
 
 
 def check_length(config: Mapping[str, Any], sequence_length: int) -> None:

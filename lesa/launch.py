@@ -12,6 +12,9 @@ from lesa.errors import LesaError
 NODE_RANK, MASTER_ADDR, MASTER_PORT = "NODE_RANK", "MASTER_ADDR", "MASTER_PORT"
 """Environment variables that say which of several machines this is, and where the first one listens."""
 
+KINDS = ("NO", "MULTI_CPU", "MULTI_GPU", "FSDP")
+"""The values of distributed_type that a training can be started with."""
+
 FSDP = {"fsdp_version": 2, "fsdp_state_dict_type": "FULL_STATE_DICT"}
 """What FSDP must be set to: the second version, and weights saved whole, since the result is read from them."""
 
@@ -65,8 +68,9 @@ def _machine(config: str) -> list[str]:
     missing = [name for name in (NODE_RANK, MASTER_ADDR) if not os.environ.get(name)]
     if missing:
         raise LesaError(
-            f"pretrain.launch: {config} is for several machines, and {' and '.join(missing)} is not set; set NODE_RANK "
-            "(0 on the first machine, 1 on the second) and MASTER_ADDR (the first one's address) on each of them"
+            f"pretrain.launch: {config} is for several machines, and {' and '.join(missing)} "
+            f"{'is' if len(missing) == 1 else 'are'} not set; set NODE_RANK (0 on the first machine, 1 on the second) "
+            "and MASTER_ADDR (the first one's address) on each of them"
         )
     options = ["--machine_rank", os.environ[NODE_RANK], "--main_process_ip", os.environ[MASTER_ADDR]]
     return [*options, "--main_process_port", os.environ.get(MASTER_PORT, "29500")]
@@ -75,16 +79,28 @@ def _machine(config: str) -> list[str]:
 def _read(config: str) -> dict[str, Any]:
     path = Path(config)
     if not path.is_file():
-        there = ", ".join(str(file) for file in sorted(path.parent.glob("*.yaml"))) or "none beside it"
-        raise LesaError(f"pretrain.launch is {config}, which does not exist; there are {there}")
+        beside = path if path.is_dir() else path.parent
+        there = ", ".join(str(file) for file in sorted(beside.glob("*.yaml"))) or "none beside it"
+        raise LesaError(f"pretrain.launch is {config!r}, which is no file; there are {there}")
     try:
         settings = yaml.safe_load(path.read_text())
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise LesaError(f"pretrain.launch: {config} is not a valid YAML file: {' '.join(str(error).split())}") from None
     if not isinstance(settings, dict) or not {"distributed_type", "num_processes"} <= settings.keys():
         raise LesaError(f"pretrain.launch: {config} must name distributed_type and num_processes; see configs/")
+    for key in ("num_processes", "num_machines"):
+        count = settings.get(key, 1)
+        if not isinstance(count, int) or count < 1:
+            raise LesaError(f"pretrain.launch: in {config}, {key} must be a number from 1 on, and is {count!r}")
+    if settings["distributed_type"] not in KINDS:
+        raise LesaError(
+            f"pretrain.launch: in {config}, distributed_type is {settings['distributed_type']}; "
+            f"right would be one of {', '.join(KINDS)}"
+        )
     if settings["distributed_type"] == "FSDP":
         fsdp = settings.get("fsdp_config") or {}
+        if not isinstance(fsdp, dict):
+            raise LesaError(f"pretrain.launch: in {config}, fsdp_config must hold keys with values, and is {fsdp!r}")
         for key, value in FSDP.items():
             if fsdp.get(key) != value:
                 found = f"is {fsdp[key]}" if key in fsdp else "is not set"

@@ -86,6 +86,15 @@ class Layers:
                     break
         return found
 
+    def shared_kinds(self) -> list[str]:
+        """The kinds that every layer holds in the same shape."""
+        every = range(len(self))
+        return [
+            kind
+            for kind, name in self.kinds.items()
+            if all(name in self.names(i) and self.shape(i, name) == self.shape(0, name) for i in every)
+        ]
+
     def matrix(self, layer: int, kind: str) -> Tensor:
         """The matrix of a kind in a layer, ``d_out x d_in``."""
         return self.oriented(self.tensor(layer, self.kinds[kind]))

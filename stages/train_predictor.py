@@ -25,9 +25,10 @@ def main(settings: Settings, base: Path, spectrum_folder: Path, out: Path, repor
     metrics: dict[str, object] = {}
     losses = []
     predictors = {}
-    for kind in tqdm(spectrum.kinds, desc="predictors", unit="kind"):
+    everything = triples(range(len(layers)))
+    kinds = spectrum.kinds if everything else []  # methods that learn nothing do with fewer layers
+    for kind in tqdm(kinds, desc="predictors", unit="kind"):
         read = spectrum.reader(layers, kind, device)
-        everything = triples(range(len(layers)))
         predictors[kind], curve = predictor.train(read, everything, settings.predictor, settings.seed, device)
         losses += [{"kind": kind, "epoch": epoch, "loss": loss} for epoch, loss in enumerate(curve, start=1)]
         heldout, controls = skill.measure(read, len(layers), settings.predictor, settings.seed, device)
@@ -35,7 +36,7 @@ def main(settings: Settings, base: Path, spectrum_folder: Path, out: Path, repor
     with whole_folder(out) as folder:
         predictor.save(predictors, folder)
     report.mkdir(parents=True, exist_ok=True)
-    pd.DataFrame(losses).to_csv(report / "loss.csv", index=False)
+    pd.DataFrame(losses, columns=["kind", "epoch", "loss"]).to_csv(report / "loss.csv", index=False)
     write_json(
         report / "metrics.json",
         {**metrics, "seconds": meter.seconds, "peak_memory_bytes": meter.peak_memory_bytes},

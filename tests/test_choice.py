@@ -8,7 +8,7 @@ import pytest
 from conftest import tiny_llama
 from lesa import choice
 from lesa.choice import Run, choose, last_runs, schedule, winner
-from lesa.errors import LesaError
+from lesa.errors import DivergedError, LesaError
 from lesa.expansion import expand
 from lesa.plan import Placement
 from lesa.pretraining import pretrain
@@ -87,6 +87,24 @@ def test_what_is_measured_is_not_trained_on_and_the_held_out_text_is_left_alone(
     for blocks in seen:  # four steps of the last round take four blocks each
         assert np.array_equal(blocks["train"], everything[:16])
         assert np.array_equal(blocks["heldout"], everything[37:])
+
+
+def test_a_candidate_that_diverges_drops_out(
+    save_tiny: Callable[..., Path], corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base, spoilt = save_tiny(tiny_llama()), {"duplicate"}
+
+    def some_diverge(model: Path, *rest: Any) -> dict[str, Any]:
+        if Path(model).name in spoilt:
+            raise DivergedError("the loss is nan")
+        return pretrain(model, *rest)
+
+    monkeypatch.setattr(choice, "pretrain", some_diverge)
+    runs, _ = race(base, corpus, tmp_path / "work")
+    assert {run.method for run in runs} == {"llama_pro", "interpolate"}
+    spoilt |= {"llama_pro", "interpolate"}
+    with pytest.raises(DivergedError, match=r"no method of expansion\.candidates trains"):
+        race(base, corpus, tmp_path / "work")
 
 
 def test_too_little_text_is_refused(save_tiny: Callable[..., Path], corpus: Path, tmp_path: Path) -> None:

@@ -452,6 +452,39 @@ def test_layers_of_different_shape_are_refused(save_tiny: Callable[..., Path], t
         expand(base, tmp_path / "out", "interpolate", Placement(first=2, last=4))
 
 
+def test_what_is_in_the_way_is_kept(save_tiny: Callable[..., Path], tmp_path: Path) -> None:
+    base = save_tiny()
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "precious.txt").touch()
+    for out, message in ((tmp_path / "home", "holds no deeper model"), (base, "which is the base")):
+        before = sorted(out.iterdir())
+        with pytest.raises(LesaError, match=message):
+            expand(base, out, "duplicate", Placement(first=1, last=3))
+        assert sorted(out.iterdir()) == before
+    for last in (3, 4):  # an earlier result is replaced
+        expand(base, tmp_path / "out", "duplicate", Placement(first=1, last=last))
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["num_hidden_layers"] == 11
+
+
+def test_layers_that_compute_by_their_number_are_refused(save_tiny: Callable[..., Path], tmp_path: Path) -> None:
+    base = save_tiny(GPT2Config(n_layer=3, n_embd=32, n_head=4, vocab_size=100, scale_attn_by_inverse_layer_idx=True))
+    with pytest.raises(LesaError, match=r"scale_attn_by_inverse_layer_idx in config\.json is True"):
+        expand(base, tmp_path / "out", "llama_pro", Placement(first=0, last=1))
+
+
+def test_dense_layers_among_experts_are_for_methods_that_learn_nothing(
+    save_tiny: Callable[..., Path], tmp_path: Path
+) -> None:
+    config = CONFIGS["qwen3_moe"]
+    mixed = type(config)(**{**config.to_dict(), "mlp_only_layers": [1]})
+    base = save_tiny(mixed)
+    learned = learn(base, tmp_path, RECIPE)
+    assert set(Spectrum(learned.spectrum).kinds) == {"q_proj", "k_proj", "v_proj", "o_proj"}
+    expand(base, tmp_path / "pro", "llama_pro", Placement(first=2, last=4))
+    with pytest.raises(LesaError, match=r"lesa has learned nothing of (router|expert_0_gate_proj)"):
+        expand(base, tmp_path / "out", "lesa", Placement(first=2, last=4), learned=learned)
+
+
 def test_more_layers_than_the_config_says_are_refused(save_tiny: Callable[..., Path], tmp_path: Path) -> None:
     base = save_tiny()
     config = json.loads((base / "config.json").read_text())

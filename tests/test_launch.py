@@ -207,7 +207,7 @@ def test_every_file_in_configs_can_be_used(config: Path, monkeypatch: pytest.Mon
 def test_several_machines_must_be_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NODE_RANK", raising=False)
     monkeypatch.delenv("MASTER_ADDR", raising=False)
-    with pytest.raises(LesaError, match="is for several machines, and NODE_RANK and MASTER_ADDR is not set"):
+    with pytest.raises(LesaError, match="is for several machines, and NODE_RANK and MASTER_ADDR are not set"):
         launch_command(str(CONFIGS / "fsdp_several_nodes.yaml"), ["script.py"])
 
 
@@ -227,6 +227,21 @@ def test_another_fsdp_is_refused(fsdp: Path, change: dict[str, object] | None, m
         check_launch(str(fsdp))
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"num_processes": "two"}, "num_processes must be a number from 1 on, and is 'two'"),
+        ({"num_machines": 0}, "num_machines must be a number from 1 on, and is 0"),
+        ({"distributed_type": "BOGUS"}, "distributed_type is BOGUS; right would be one of NO, "),
+        ({"fsdp_config": [1]}, r"fsdp_config must hold keys with values, and is \[1\]"),
+    ],
+)
+def test_what_a_launcher_would_stumble_over_is_said_first(fsdp: Path, change: dict[str, object], message: str) -> None:
+    fsdp.write_text(yaml.safe_dump({**yaml.safe_load(fsdp.read_text()), **change}))
+    with pytest.raises(LesaError, match=message):
+        check_launch(str(fsdp))
+
+
 def test_muon_is_refused_where_matrices_are_divided() -> None:
     check_launch(str(CONFIGS / "cpu_two_processes.yaml"), "muon")
     with pytest.raises(LesaError, match=r"pretrain\.optimizer is muon, .*fsdp_one_node\.yaml divides them"):
@@ -236,7 +251,7 @@ def test_muon_is_refused_where_matrices_are_divided() -> None:
 def test_a_missing_or_foreign_file_is_named(tmp_path: Path) -> None:
     check_launch(None)
     (tmp_path / "there.yaml").write_text("a: [")
-    with pytest.raises(LesaError, match=r"gone\.yaml, which does not exist; there are .*there\.yaml"):
+    with pytest.raises(LesaError, match=r"gone\.yaml', which is no file; there are .*there\.yaml"):
         check_launch(str(tmp_path / "gone.yaml"))
     with pytest.raises(LesaError, match="not a valid YAML file"):
         check_launch(str(tmp_path / "there.yaml"))

@@ -334,7 +334,7 @@ def test_the_order_of_the_blocks_is_hashed_as_they_are_trained_on(
 
 def test_the_order_is_that_of_the_seed_whatever_the_recipe_and_the_model(folder: Path) -> None:
     first = train(folder, steps=3)
-    expand(folder / "base", folder / "expanded", "llama_pro", 1, 5)
+    expand(folder / "base", folder / "expanded", "llama_pro", Placement(first=1, last=5))
     other = train(folder, steps=3, learning_rate=0.002, batch_size=1, gradient_accumulation=4)
     assert other["order_sha256"] == first["order_sha256"]
     recipe = Pretrain(**{**RECIPE, "steps": 3})

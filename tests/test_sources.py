@@ -137,13 +137,29 @@ def test_check_sees_the_config_and_stops_before_any_weights(base: Path, out: Pat
     ("change", "message"),
     [
         ({"quantization_config": {"quant_method": "gptq"}}, "quantized with gptq"),
-        ({"auto_map": {"AutoConfig": "x.Y"}}, "set base.trust_remote_code to true"),
+        ({"auto_map": {"AutoConfig": "x.Y"}, "model_type": "own"}, "set base.trust_remote_code to true"),
     ],
 )
 def test_models_that_are_refused(base: Path, out: Path, change: dict[str, object], message: str) -> None:
     config = json.loads((base / "config.json").read_text())
     (base / "config.json").write_text(json.dumps({**config, **change}))
     with pytest.raises(LesaError, match=message):
+        fetch_base(Base(model=str(base)), out)
+
+
+def test_code_is_not_asked_for_where_transformers_has_its_own(base: Path, out: Path) -> None:
+    config = json.loads((base / "config.json").read_text())
+    more = {"auto_map": {"AutoConfig": "x.Y"}, "quantization_config": None}
+    (base / "config.json").write_text(json.dumps({**config, **more}))
+    (base / "tokenizer.model").mkdir()
+    fetch_base(Base(model=str(base)), out)
+    assert "auto_map" not in json.loads((out / "config.json").read_text())
+
+
+@pytest.mark.parametrize("index", ["{", '{"weight_map": []}', '{"weight_map": {"a": 1}}', "{}"])
+def test_a_broken_index_is_named(base: Path, out: Path, index: str) -> None:
+    (base / "model.safetensors.index.json").write_text(index)
+    with pytest.raises(LesaError, match=r"model\.safetensors\.index\.json (cannot be read|must hold)"):
         fetch_base(Base(model=str(base)), out)
 
 
@@ -274,7 +290,7 @@ def test_hub_errors(hub: tuple[str, list[str]], base: Path, out: Path) -> None:
     assert "no such model on the Hub" in fetch_from_hub(endpoint, Base(model="org/absent"), out)
     assert "base.revision is 'v9'" in fetch_from_hub(endpoint, Base(model="org/tiny", revision="v9"), out)
     config = json.loads((base / "config.json").read_text())
-    (base / "config.json").write_text(json.dumps({**config, "auto_map": {"AutoConfig": "x.Y"}}))
+    (base / "config.json").write_text(json.dumps({**config, "auto_map": {"AutoConfig": "x.Y"}, "model_type": "own"}))
     assert "trust_remote_code" in fetch_from_hub(endpoint, Base(model="org/tiny"), out)
     assert asked == ["config.json"]
     assert "Hub cannot be reached" in fetch_from_hub("http://127.0.0.1:9", Base(model="org/other"), out)

@@ -11,6 +11,7 @@ coefficients, so it is the same line in both.
 
 from torch import Tensor
 
+from lesa.errors import LesaError
 from lesa.families import is_norm
 from lesa.initializers import Learned, NewLayer
 from lesa.linear import Linear
@@ -24,13 +25,20 @@ def initialize(layer: NewLayer) -> dict[str, Tensor]:
     """The predicted layer.
 
     Raises:
+        LesaError: something was not learned, since not every layer of the base has it in the same shape.
         ValueError: nothing learned was given.
     """
     if layer.learned is None:
         raise ValueError("lesa needs a spectrum and predictors")
     left, right = layer.left(), layer.right()
     made = {name: _norm(layer, name, tensor, right[name]) if is_norm(name) else tensor for name, tensor in left.items()}
-    for kind, name in layer.layers.kinds.items():
+    learned = Predictors(layer.learned.predictor).kinds
+    for kind, name in layer.layers.kinds_of(layer.sources[0]).items():
+        if kind not in learned:
+            raise LesaError(
+                f"lesa has learned nothing of {kind}: not every layer of {layer.layers.checkpoint.folder} has it in "
+                "the same shape, or there are fewer than three layers; another method would be right, such as llama_pro"
+            )
         if layer.router == "predict" or kind not in layer.layers.family.routers:
             made[name] = _predict(layer.learned, kind, left[name], right[name], layer)
     return made
