@@ -7,7 +7,7 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export HF_HUB_DISABLE_TELEMETRY := 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: help setup repro check unit test bench clean
+.PHONY: help setup repro check unit test bench compare clean
 
 help:
 	@echo "make repro   set up, then run the whole pipeline of dvc.yaml (dvc repro)"
@@ -15,6 +15,7 @@ help:
 	@echo "make check   ruff and mypy only"
 	@echo "make unit    the tests that need no real model"
 	@echo "make bench   time and memory of every step against the alternatives (PARTS=\"speed size\" for some)"
+	@echo "make compare race the methods of params.yaml's compare over seeds: one table, one figure"
 	@echo "make clean   remove the virtual environment"
 
 setup: $(STAMP)
@@ -50,6 +51,9 @@ $(MERGEKIT)/.installed: constraints.txt
 bench: setup $(MERGEKIT)/.installed
 	python bench/run.py reports/bench $(MERGEKIT)/bin/mergekit-yaml $(PARTS)
 	@echo "The figures are in reports/bench/benchmark.md"
+
+compare: setup
+	python stages/compare.py reports/compare
 
 clean:
 	rm -rf $(VENV) $(MERGEKIT)

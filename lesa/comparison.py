@@ -117,7 +117,7 @@ def write_comparison(
         }
         for name in names
     }
-    against: dict[str, dict[str, float]] = race.against(finals, reference).to_dict("index")
+    against: dict[Any, dict[Any, float]] = race.against(finals, reference).to_dict("index")
     first = by_key[reference, seeds[0]]
     page = {
         "rows": [
