@@ -44,7 +44,7 @@ class Entry:
 
 
 def main(settings: Settings, out: Path) -> None:
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # SIGINT too: a shell's background jobs ignore it
         signal.signal(number, interrupt)
     repository = open_repository()
     compare = settings.compare
