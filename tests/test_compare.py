@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +54,14 @@ def state(folder: Path) -> dict[str, bytes]:
     }
     said = [run(folder, "git", *command.split()) for command in ("stash list", "status --porcelain", "rev-parse HEAD")]
     return {**files, "git": "".join(said).encode()}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Tiny matrices gain nothing from a second thread, and lose a lot where others want the cores."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        yield
 
 
 @pytest.fixture(scope="module")
