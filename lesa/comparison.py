@@ -200,8 +200,8 @@ def _verdict(finals: pd.DataFrame, against: Mapping[str, Mapping[str, float]], r
             )
         else:
             sure = (
-                f", more than the spread over seeds: the {race.LEVEL:.0%} interval reaches from {_signed(row['low'])} "
-                f"to {_signed(row['high'])}"
+                f", more than the spread over seeds: the {race.LEVEL:.0%} interval of the difference, taken seed by "
+                f"seed, reaches from {_signed(row['low'])} to {_signed(row['high'])}"
             )
         said.append(f"{ends}{sure}.")
     return said

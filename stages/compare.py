@@ -44,7 +44,7 @@ class Entry:
 
 
 def main(settings: Settings, out: Path) -> None:
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # SIGINT too: a shell's background jobs ignore it
         signal.signal(number, interrupt)
     repository = open_repository()
     compare = settings.compare
@@ -119,7 +119,8 @@ def left(seconds: float, done: int, all_: int) -> str:
     """An estimate of the time that is left, from that of the runs so far."""
     if not done:
         return ""
-    return f"; about {seconds / done * (all_ - done) / 60:.0f} minutes left for all"
+    minutes = round(seconds / done * (all_ - done) / 60)
+    return f"; about {minutes} min left for all" if minutes else "; less than a minute left for all"
 
 
 def read(repository: Repository, one: Entry) -> Run:

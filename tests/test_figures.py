@@ -114,6 +114,31 @@ def test_pretraining_without_a_target_has_a_plain_axis() -> None:
     assert (left.get_yscale(), right.get_yscale()) == ("linear", "linear")
 
 
+def race(*means: float, sd: float = 1.0) -> pd.DataFrame:
+    rows = [(method, 100 * i, mean, sd) for method in ("pro", "mean") for i, mean in enumerate(means)]
+    return pd.DataFrame(rows, columns=["method", "tokens", "mean", "sd"])
+
+
+def test_a_race_has_a_line_and_a_band_a_method_and_the_level() -> None:
+    figure = figures.race(race(30, 21, 20, 19, 18), 18.0, "pro")
+    whole, late = figure.axes
+    assert [line.get_label() for line in whole.lines] == ["pro", "mean", "pro at the end, 18"]
+    assert whole.lines[0].get_xydata().tolist() == [[0, 30], [100, 21], [200, 20], [300, 19], [400, 18]]
+    assert late.lines[0].get_xdata().tolist() == [200, 300, 400]
+    assert [len(axes.collections) for axes in (whole, late)] == [2, 2]
+    band = whole.collections[0].get_paths()[0].get_extents()
+    assert (band.ymin, band.ymax) == (17, 31)
+    assert whole.get_xlabel() == "tokens trained on"
+    assert whole.get_yscale() == "linear"
+    assert figures.png(figure)
+
+
+def test_a_race_of_one_seed_from_far_off_is_logarithmic() -> None:
+    figure = figures.race(race(1e6, 21, 20, sd=float("nan")), 18.0, "pro")
+    assert [axes.get_yscale() for axes in figure.axes] == ["log", "linear"]
+    assert figures.png(figure)
+
+
 def test_perplexities_are_points() -> None:
     [axes] = figures.perplexities({"base": 21.4, "pretrained": 19.8}).axes
     assert [line.get_xdata().tolist() for line in axes.lines] == [[21.4], [19.8]]

@@ -106,10 +106,8 @@ def copy_repository(folder: Path) -> None:
     run(folder, "git", "config", "user.name", "test")
 
 
-@pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the repository with a tiny model and text, after a first ``dvc repro``."""
-    folder = tmp_path_factory.mktemp("project")
+def tiny_project(folder: Path) -> None:
+    """A copy of the repository with a tiny model and text, in one commit."""
     copy_repository(folder)
     rng = random.Random(0)
     text = [" ".join(sentence(rng) for _ in range(rng.randint(12, 20))) for _ in range(60)]
@@ -119,6 +117,13 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     change(folder, base={"model": "tiny"}, corpus={"source": "text.jsonl"})
     run(folder, "git", "add", "-A")
     run(folder, "git", "commit", "-qm", "start")
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny project after a first ``dvc repro``."""
+    folder = tmp_path_factory.mktemp("project")
+    tiny_project(folder)
     output = run(folder, "dvc", "repro")
     assert sorted(ran(output)) == sorted(STAGES)
     run(folder, "git", "add", "-A")
