@@ -1,5 +1,6 @@
 """The real pipeline under the real DVC, on a tiny random model and a small text."""
 
+import csv
 import json
 import os
 import random
@@ -186,11 +187,8 @@ def test_experiments_of_two_methods_stand_side_by_side(project: Path) -> None:
         ran(output)
     )
     assert {"expand", "pretrain", "evaluate@expanded", "evaluate@pretrained"} <= set(ran(output))
-    rows = run(project, "dvc", "exp", "show", "--csv").splitlines()
-    header, workspace, *rest = rows
-    method = header.split(",").index("expansion.method")
-    perplexity = header.split(",").index("reports/evaluate/expanded.json:perplexity")
-    shown = {row.split(",")[method]: row.split(",")[perplexity] for row in [workspace, *rest]}
+    rows = csv.DictReader(run(project, "dvc", "exp", "show", "--csv").splitlines())
+    shown = {row["expansion.method"]: row["reports/evaluate/expanded.json:perplexity"] for row in rows}
     assert shown.keys() >= {"lesa", "llama_pro"}
     assert shown["lesa"] != shown["llama_pro"]
     base = json.loads((project / "reports/evaluate/base.json").read_text())
