@@ -14,7 +14,7 @@ from lesa.errors import LesaError
 from lesa.fairness import FACTS, differences
 from lesa.files import whole_folder, write_json
 from lesa.initializers import get
-from lesa.settings import Contestant
+from lesa.settings import AUTO, Contestant
 
 LEARNING = ("analyze", "train_predictor")
 """The stages that only methods with a predictor need; all of them need ``expand``."""
@@ -48,7 +48,7 @@ def run_of(contestant: Contestant, seed: int, stages: Mapping[str, Mapping[str, 
     Args:
         contestant: whose run.
         seed: of the run.
-        stages: the metrics.json of ``analyze``, ``train_predictor``, ``expand`` and ``pretrain``.
+        stages: the metrics.json of ``analyze``, ``train_predictor``, ``choose``, ``expand`` and ``pretrain``.
         heldout: the held-out curve of ``pretrain``.
     """
     expand, pretrain = stages["expand"], stages["pretrain"]
@@ -56,7 +56,7 @@ def run_of(contestant: Contestant, seed: int, stages: Mapping[str, Mapping[str, 
         **{name: pretrain[name] for name in ("tokens", "trained_parameters", "order_sha256", "heldout_sha256")},
         "new_layers": expand["layers_after"] - expand["layers_before"],
     }
-    steps = [stages[name] for name in (*(LEARNING if get(contestant.method).learned else ()), "expand")]
+    steps = [stages[name] for name in _making(contestant.method)]
     return Run(
         contestant.name,
         seed,
@@ -65,6 +65,13 @@ def run_of(contestant: Contestant, seed: int, stages: Mapping[str, Mapping[str, 
         sum(step["seconds"] for step in steps),
         max(step["peak_memory_bytes"] for step in steps),
     )
+
+
+def _making(method: str) -> tuple[str, ...]:
+    """The stages that a method needs to make its new layers; auto has its candidates learn and race first."""
+    if method == AUTO:
+        return (*LEARNING, "choose", "expand")
+    return (*LEARNING, "expand") if get(method).learned else ("expand",)
 
 
 def check(run: Run, reference: Run, contestant: Contestant) -> list[str]:
@@ -177,7 +184,7 @@ def _notes(
         notes.append(f"did not run under the same conditions as {reference}: it differs in {', '.join(found)}")
     if FACTS["heldout_sha256"] in found:
         notes.append("was measured on other text, so its perplexities compare with no other's")
-    if get(contestant.method).arranges:
+    if contestant.method != AUTO and get(contestant.method).arranges:
         notes.append("puts its new layers in places of its own")
     return notes
 

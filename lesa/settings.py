@@ -206,7 +206,7 @@ class Contestant(Section):
     def _complete(self) -> "Contestant":
         from lesa.initializers import names
 
-        if "expansion.method" not in self.set and self.name not in names():
+        if "expansion.method" not in self.set and self.name not in (*names(), AUTO):
             raise ValueError(
                 f"{self.name} is no method (there are {', '.join(names())}); for a variant of one say which in "
                 "set: {expansion.method: ...}"

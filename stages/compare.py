@@ -20,7 +20,7 @@ from lesa.errors import LesaError
 from lesa.settings import Contestant, Settings, parse
 
 TARGET = "pretrain"
-STAGES = (*LEARNING, "expand", TARGET)
+STAGES = (*LEARNING, "choose", "expand", TARGET)
 UNUSED = {"compare", "evaluate"}  # sections that change nothing up to pretrain
 
 

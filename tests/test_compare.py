@@ -99,6 +99,7 @@ def test_what_seeds_and_methods_share_is_done_once(raced: tuple[Path, str]) -> N
         "prepare_corpus": 1,
         "analyze": 1,
         "train_predictor": 2,
+        "choose": 4,
         "expand": 4,
         "pretrain": 4,
     }

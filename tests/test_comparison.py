@@ -22,6 +22,7 @@ def stages(seed: int = 0, **facts: Any) -> dict[str, dict[str, Any]]:
     return {
         "analyze": {"seconds": 1.0, "peak_memory_bytes": 300 * MIB},
         "train_predictor": {"seconds": 10.0, "peak_memory_bytes": 500 * MIB},
+        "choose": {"seconds": 20.0, "peak_memory_bytes": 900 * MIB},
         "expand": {"seconds": 4.0, "peak_memory_bytes": 400 * MIB, "layers_before": 8, "layers_after": 11},
         "pretrain": {**pretrain, **facts},
     }
@@ -36,6 +37,11 @@ def write(folder: Path, runs: list[tuple[Contestant, list[Run]]]) -> str:
     everything = [one for _, of_one in runs for one in of_one]
     write_comparison(folder / "compare", everything, [contestant for contestant, _ in runs], "llama_pro", "abc")
     return (folder / "compare/compare.md").read_text()
+
+
+def test_what_auto_takes_to_choose_counts() -> None:
+    auto = run(Contestant(name="auto"), 0, [20, 12])
+    assert (auto.init_seconds, auto.init_peak_memory_bytes) == (35, 900 * MIB)
 
 
 def test_the_reference_is_named_in_what_comes_out(tmp_path: Path) -> None:
