@@ -162,7 +162,7 @@ def test_stopped_it_leaves_the_workspace_alone_and_then_does_what_changed(raced:
     assert not (folder / ".dvc/tmp/compare").exists()
     output = run(folder, *COMPARE)
     assert "compare: 4 runs, 2 of them to do" in output
-    assert set(ran(output)) == {"pretrain"}
+    assert set(ran(output)) == {"choose", "pretrain"}  # the choice would be made by a race at that rate
     assert (folder / "reports/compare/metrics.json").read_bytes() != table
 
 
