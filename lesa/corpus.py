@@ -1,8 +1,7 @@
 """Documents to train and held-out token blocks, split by document.
 
 Choices: a document's side depends on its text and the corpus's seed alone, so it stays where it is when others come or
-go.
-Documents follow each other with the tokenizer's end-of-text token between them, which is how pretraining marks that
+go. Documents follow each other with the tokenizer's end-of-text token between them, which is how pretraining marks that
 what comes next has nothing to do with what came before; the blocks are cut from that one stream.
 
 The source is cut into shards, and each is worked on by itself, so that memory stays that of a few documents and a

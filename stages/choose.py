@@ -3,7 +3,6 @@
 from pathlib import Path
 
 from common import run, write_deeper
-from lesa.choice import choose, last_runs, winner
 from lesa.files import write_json
 from lesa.meter import Meter
 from lesa.settings import AUTO, Settings
@@ -15,6 +14,8 @@ def main(
     meter = Meter()
     method, race = settings.expansion.method, {}
     if method == AUTO:
+        from lesa.choice import choose, last_runs, winner  # which loads all that trains
+
         runs = choose(
             settings.expansion.candidates,
             lambda candidate, folder: write_deeper(settings, candidate, base, spectrum, predictor, folder),

@@ -15,7 +15,7 @@ from lesa.errors import LesaError
 from lesa.families import is_norm
 from lesa.initializers import Learned, NewLayer
 from lesa.linear import Linear
-from lesa.predictor import Predictors
+from lesa.predictor import Predictor, Predictors
 from lesa.spectrum import Spectrum
 
 LEARNED = True
@@ -32,20 +32,22 @@ def initialize(layer: NewLayer) -> dict[str, Tensor]:
         raise ValueError("lesa needs a spectrum and predictors")
     left, right = layer.left(), layer.right()
     made = {name: _norm(layer, name, tensor, right[name]) if is_norm(name) else tensor for name, tensor in left.items()}
-    learned = Predictors(layer.learned.predictor).kinds
+    predictors = Predictors(layer.learned.predictor)
     for kind, name in layer.layers.kinds_of(layer.sources[0]).items():
-        if kind not in learned:
+        if kind not in predictors.kinds:
             raise LesaError(
                 f"lesa has learned nothing of {kind}: not every layer of {layer.layers.checkpoint.folder} has it in "
                 "the same shape, or there are fewer than three layers; another method would be right, such as llama_pro"
             )
         if layer.router == "predict" or kind not in layer.layers.family.routers:
-            made[name] = _predict(layer.learned, kind, left[name], right[name], layer)
+            predictor = predictors.predictor(kind).to(layer.device)
+            made[name] = _predict(predictor, layer.learned, kind, left[name], right[name], layer)
     return made
 
 
-def _predict(learned: Learned, kind: str, left: Tensor, right: Tensor, layer: NewLayer) -> Tensor:
-    predictor = Predictors(learned.predictor).predictor(kind).to(layer.device)
+def _predict(
+    predictor: Predictor | Linear, learned: Learned, kind: str, left: Tensor, right: Tensor, layer: NewLayer
+) -> Tensor:
     oriented = layer.layers.oriented
     neighbors = [oriented(weight).to(layer.device) for weight in (left, right)]
     if isinstance(predictor, Linear):  # which takes weights as it takes their coefficients
