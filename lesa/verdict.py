@@ -32,10 +32,10 @@ def _race(results: Results) -> list[str]:
     chosen = results.stages.get("choose", {})
     if not (race := chosen.get("race")):
         return []
-    best, second = list(race)[:2]  # they are in this order there
-    figures = [f"{race[method]['perplexity']:,.4g} for {method}" for method in (best, second)]
+    leaders = list(race)[:2]  # best first; there is one where all others diverged
+    figures = [f"{race[method]['perplexity']:,.4g} for {method}" for method in leaders]
     return [
-        f"Of {', '.join(race)}, {chosen['method']} won the race: after {race[best]['steps']} steps, the perplexity on "
+        f"Of {', '.join(race)}, {chosen['method']} won the race: after {race[leaders[0]]['steps']} steps, the perplexity on "
         f"training text kept apart was {' and '.join(figures)}."
     ]
 

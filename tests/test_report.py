@@ -241,6 +241,19 @@ def test_verdict_on_a_model_that_stays_worse(reports: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("race", "expected"),
+    [
+        (["a", "b", "c"], "after 20 steps, the perplexity on training text kept apart was 18 for a and 18.5 for b."),
+        (["a"], "after 20 steps, the perplexity on training text kept apart was 18 for a."),  # the others diverged
+    ],
+)
+def test_verdict_says_who_won_the_race(reports: Path, race: list[str], expected: str) -> None:
+    runs = {name: {"round": 2, "steps": 20, "perplexity": 18 + number / 2} for number, name in enumerate(race)}
+    put(reports / "choose/metrics.json", {"method": "a", "race": runs, "seconds": 1.0, "peak_memory_bytes": 1})
+    assert f"Of {', '.join(race)}, a won the race: {expected}" in said(reports)
+
+
+@pytest.mark.parametrize(
     ("expanded", "pretrained", "expected"),
     [
         (20.02, 18.0, ["as good as the base", "ended 10.0% below the base, at 18", "may be adaptation to the text"]),
