@@ -35,8 +35,8 @@ def _race(results: Results) -> list[str]:
     leaders = list(race)[:2]  # best first; there is one where all others diverged
     figures = [f"{race[method]['perplexity']:,.4g} for {method}" for method in leaders]
     return [
-        f"Of {', '.join(race)}, {chosen['method']} won the race: after {race[leaders[0]]['steps']} steps, the perplexity "
-        f"on training text kept apart was {' and '.join(figures)}."
+        f"Of {', '.join(race)}, {chosen['method']} won the race: after {race[leaders[0]]['steps']} steps, "
+        f"the perplexity on training text kept apart was {' and '.join(figures)}."
     ]
 
 
